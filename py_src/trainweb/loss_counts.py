@@ -109,12 +109,10 @@ def weighted_gradients(graph: Graph, loss: str, count: LossCount, inputs: Collec
     None if the model does not start from the gradient of its loss as an initializer, or has no rows.
     """
     start = graph.initializers.get(f"{loss}_grad")
-    if start is None or start.dtype != "float32" or start.size != 1 or not any(v.shape for v in inputs):
+    readers = [k for k, node in enumerate(graph.nodes) if f"{loss}_grad" in node.inputs]
+    if start is None or start.dtype != "float32" or start.size != 1 or not readers or not any(v.shape for v in inputs):
         return None
-    first = next((k for k, node in enumerate(graph.nodes) if start.name in node.inputs), None)
-    if first is None:
-        return None
-    make = Maker(graph, first, start.name)
+    make = Maker(graph, readers[0], start.name)
     divisor = make.node("Reshape", [count.output or row_count(make, inputs), make.constant([1])])
     zero, one = make.constant([0], "float32"), make.constant([1], "float32")
     is_sum = make.node("Equal", [SHARE, zero])

@@ -192,7 +192,7 @@ def test_equal_parameters_that_are_not_uniform_stay_tied() -> None:
         helper.make_node("MatMul", ["h", "onnx::MatMul_8"], ["y"], name="/layers.1/fc/MatMul"),
     ]
     decisions, said = decided(model(nodes, {"onnx::MatMul_7": SQUARE}))
-    assert decisions["onnx::MatMul_7"].doubtful and "the weight of layers.1.fc, of a module like its own" in said[0]
+    assert decisions["onnx::MatMul_7"].doubtful and "the weight of layers.1/fc, of a module like its own" in said[0]
     nodes[2].name = "/layers.0/fc/MatMul_1"  # a module that is called twice
     assert not decided(model(nodes, {"onnx::MatMul_7": SQUARE}))[1]
 

@@ -667,8 +667,7 @@ def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
 
 
 def _inputs_of(block: losses.Loss, names: Sequence[str]) -> dict[str, Any]:
-    first = next(iter(names), "")
-    return {"loss": type(block).__name__, "n": block._n_inputs, "names": ", ".join(names), "first": first}
+    return {"loss": type(block).__name__, "n": block._n_inputs, "names": ", ".join(names), "first": (*names, "")[0]}
 
 
 def _terms_of(loss: LossLike, loss_input_names: Sequence[str] | None, weights: Any) -> LossTerms | None:

@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 from trainweb.control.repeat import with_bodies
@@ -78,6 +78,10 @@ module.
 """
 _MERGES = re.compile(r"Identity_\d+")
 """Names of nodes by which the TorchScript exporter makes two tensors one; names of modules' nodes have a path."""
+COPIED = (
+    "one tensor with {}, of a module like its own, since they were equal: they are tied, unless you export with "
+    "training=TrainingMode.TRAINING"
+)
 LEARNED_SCALAR = re.compile(r".*(temperature|scale|gate|gamma|alpha|beta|tau|lambda).*", re.IGNORECASE)
 
 ANGLES = "angles of a sine or cosine"
@@ -174,7 +178,7 @@ class Evidence:
         if self._recorded:
             return Decision(name, False, "the exporter lists it neither as a parameter nor as made from one")
         if name in self._copies:
-            return _of_copies(name, self._copies[name])
+            return Decision(name, True, COPIED.format(self._copies[name]), doubtful=True)
         if self._torch and self._is_of_frozen_norm(name):
             reason = "beside running statistics that no batch normalization reads, as those of a frozen one are"
             return Decision(name, False, reason, doubtful=not _STATISTIC.fullmatch(name))
@@ -183,7 +187,8 @@ class Evidence:
         if self._torch and self._generated.fullmatch(name) and decision.trained and not decision.doubtful:
             first, *others = dict.fromkeys(use.node.name.rpartition("/")[0] for use in self._uses[name])
             copy = next((scope for scope in others if _is_sibling(first, scope)), None)
-            return decision if copy is None else _of_copies(name, f"the weight of {copy[1:].replace('/', '.')}")
+            if copy is not None:
+                return replace(decision, reason=COPIED.format(f"the weight of {copy[1:]}"), doubtful=True)
         return decision
 
     def _is_of_frozen_norm(self, name: str) -> bool:
@@ -541,14 +546,6 @@ def generated_names(graph: Graph) -> re.Pattern[str]:
     is_scripted = graph.producer == TORCH and not _is_recorded(graph)
     is_scripted &= not any(node.name.startswith(_DYNAMO_NODE) for node in graph.nodes)
     return _GENERATED_BY_SCRIPT if is_scripted else _GENERATED
-
-
-def _of_copies(name: str, other: str) -> Decision:
-    reason = (
-        f"one tensor with {other}, of a module like its own, since they were equal: they are tied, unless you export "
-        "with training=TrainingMode.TRAINING"
-    )
-    return Decision(name, True, reason, doubtful=True)
 
 
 def _is_sibling(name: str, other: str) -> bool:

@@ -58,11 +58,10 @@ def find_layers(graph: Graph) -> list[Layer]:
     return list(layers.values())
 
 
-def _modules(graph: Graph, layer: Layer, name: str, node: Node, generated: re.Pattern[str]) -> list[str]:
+def _modules(graph: Graph, layer: Layer, name: str, path: Node, generated: re.Pattern[str]) -> list[str]:
     """Names that the module of a node may have, the best one first; `name` is the weight's."""
-    path = node
     if layer.stored:
-        name, path = _QUANTIZED_NAME.sub("", name), replace(node, name=_QUANTIZED_NAME.sub("", node.name))
+        name, path = _QUANTIZED_NAME.sub("", name), replace(path, name=_QUANTIZED_NAME.sub("", path.name))
         # A quantizer keeps the value info of the weight that it replaces, with the exporter's notes.
         noted = folded_from(graph.value_info[name].notes) if name in graph.value_info else []
         name = noted[0] if noted else name

@@ -13,7 +13,7 @@ import { log } from "../wire/log.js";
 import { refuseIf, sessionError, type MessageName, type MessageValues } from "../wire/messages.js";
 import type { InputDeclaration, SessionInfo } from "../wire/protocol.js";
 import { DEFAULT_BATCH } from "./settings/fit.js";
-import { arrayOf, asTensor, isOnCpu, narrowed, widened, type NumericArray } from "./tensors.js";
+import { arrayOf, asFloats, asTensor, isOnCpu, unpackTensor, type NumericArray } from "./tensors.js";
 
 /** How the items of a stream become batches. */
 export interface BatchOptions {
@@ -283,7 +283,8 @@ function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: 
   if (tensor.type === dtype || areBits || !CONVERTED.includes(dtype) || ![...CONVERTED, "bool"].includes(tensor.type) || !isOnCpu(tensor)) {
     return tensor;
   }
-  const source = tensor.type === "float16" ? widened(tensor) : (tensor.data as NumericArray);
+  const numbers = tensor.data as NumericArray;
+  const source = tensor.type === "float16" ? new Float32Array(asFloats(numbers, "float16", "float32").buffer) : numbers;
   const half = dtype === "float16" || dtype === "bfloat16" ? dtype : null;
   const data = arrayOf(half === null ? dtype : "float32", source.length);
   for (let k = 0; k < source.length; k++) {
@@ -297,7 +298,9 @@ function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: 
       throw sessionError("LOST_VALUE", { name, value, where, dtype });
     }
   }
-  return half === null ? new Tensor(dtype as "float32", data as Float32Array, tensor.dims) : narrowed(data, half, tensor.dims);
+  return half === null
+    ? new Tensor(dtype as "float32", data as Float32Array, tensor.dims)
+    : unpackTensor({ dtype: half, dims: tensor.dims, data: asFloats(data, "float32", half) });
 }
 
 function fits(dims: readonly number[], declared: readonly (number | string | null)[]): boolean {

@@ -4,9 +4,10 @@ import { Tensor } from "onnxruntime-common";
 
 import { describe, isTensor } from "../data/checks.js";
 import { BufferSizeError, FeedError } from "../wire/errors.js";
-import { convertFloats } from "../wire/floats.js";
+import { convertFloats, FLOAT_BYTES } from "../wire/floats.js";
 import { sessionError } from "../wire/messages.js";
 import { concatenate } from "../wire/pieces.js";
+import type { FloatType } from "../wire/values.js";
 import type { Feed, Fetch, InputDeclaration, NamedTensor, PlacedBytes, WireDtype, WireTensor } from "../wire/protocol.js";
 
 /** Data of a tensor. */
@@ -221,18 +222,11 @@ export function unpackTensor({ dtype, dims, data }: WireTensor): Tensor {
   return new Tensor((dtype === "bfloat16" ? "uint16" : dtype) as "float32", array as Float32Array, dims);
 }
 
-/** Numbers of a float16 tensor, as float32. */
-export function widened({ data, size }: Tensor): Float32Array {
-  const numbers = new Float32Array(size);
-  convertFloats(bytesOf(data as Uint16Array), "float16", bytesOf(numbers), "float32");
-  return numbers;
-}
-
-/** A tensor of numbers that are float32. */
-export function narrowed(numbers: NumericArray, dtype: "float16" | "bfloat16", dims: readonly number[]): Tensor {
-  const data = new Uint8Array(2 * numbers.length);
-  convertFloats(bytesOf(numbers), "float32", data, dtype);
-  return unpackTensor({ dtype, dims, data });
+/** The bytes of floats in another type; one of both is float32. */
+export function asFloats(view: ArrayBufferView, from: FloatType, to: FloatType): Uint8Array<ArrayBuffer> {
+  const target = new Uint8Array((view.byteLength / FLOAT_BYTES[from]) * FLOAT_BYTES[to]);
+  convertFloats(bytesOf(view), from, target, to);
+  return target;
 }
 
 /**

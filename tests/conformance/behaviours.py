@@ -574,6 +574,7 @@ def common(outcome: Any) -> Any:
     message = re.sub(r"^(\w+) is (?=.*; it must be)", lambda m: f"{snake(m[1])} is ", message)
     message = OPTIONS.sub(lambda m: snake(m[0]), message)
     message = re.sub(r"'(\w+)' must be", lambda m: f"'{snake(m[1])}' must be", message)
+    message = re.sub(r"\b(loadParametersBuffer|getParametersSize)\b", lambda m: snake(m[1]), message)
     return {"error": CLASSES.get(outcome["error"], outcome["error"]), "message": message}
 
 

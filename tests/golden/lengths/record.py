@@ -47,7 +47,9 @@ def with_lengths(model):
         if node.op_type in ("LSTM", "GRU", "RNN"):
             node.input[:] = [*node.input[:4], "lengths", *node.input[5:]]
         del node.metadata_props[:]  # notes such as stack traces, which are most of a small file
-    del model.graph.value_info[:]
+    del model.graph.value_info[:], model.graph.metadata_props[1:]  # the first has the names of parameters
+    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
+        del value.metadata_props[:]
     return model
 
 

@@ -27,6 +27,7 @@ export type Prompt =
       readonly input_ids: unknown;
       /** 1 for each token, and 0 for padding before or behind them, which is left out. */
       readonly attention_mask?: unknown;
+      /** 0, 1, 2, ... from the first token that is no padding; others are refused. */
       readonly position_ids?: unknown;
     };
 

@@ -223,7 +223,7 @@ function namedOnly(_plot: uPlot, values: readonly number[]): (number | null)[] {
 
 function pointsOf(epochs: readonly EpochEvent[], data: "training" | "validation", name: string): [number, number][] {
   return epochs.flatMap((event) => {
-    const value = event[data]?.[name] ?? (data === "training" ? event.terms[name] : undefined);
+    const value = event[data]?.[name] ?? (data === "training" ? event.terms?.[name] : undefined);
     return typeof value === "number" ? [[event.epoch, value] as [number, number]] : [];
   });
 }

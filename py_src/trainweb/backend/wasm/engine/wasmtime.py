@@ -63,7 +63,7 @@ def _wasmtime_engine(*, has_threads: bool = False) -> wt.Engine:
 
 
 def _compiled(engine: wt.Engine, wasm: bytes) -> wt.Module:
-    if len(wasm) < LEAST_SHARED or os.getpid() != PROCESS:
+    if len(wasm) < LEAST_SHARED or os.getpid() != PROCESS or engine is not _wasmtime_engine():
         return wt.Module(engine, wasm)
     return wt.Module.deserialize(engine, wt.Module(_wasmtime_engine(has_threads=True), wasm).serialize())
 

@@ -73,22 +73,22 @@ def patient_site() -> Iterator[Site]:
     site.close()
 
 
-def both(browser: Browser, patient: Site, plain: Site, script: str) -> tuple[Any, int]:
-    """What a script returns with the lane, as with messages alone; the steps that took a message there."""
+def both(browser: Browser, patient: Site, plain: Site, script: str) -> tuple[Any, list[int]]:
+    """What a script returns with the lane, as with messages alone; the steps that took a message there, and alone."""
     seen = []
     for site in (plain, patient):
         with open_js_page(browser, site) as js:
             seen.append(
                 js.run(f"{SPY}{OPEN} const result = await (async () => {{ {script} }})(); return [result, posted];")
             )
-    (expected, _), (found, posted) = seen
+    (expected, alone), (found, posted) = seen
     assert found == expected
-    return found, posted.count("step")
+    return found, [posted.count("step"), alone.count("step")]
 
 
 def test_steps_in_the_lane_train_to_the_same_bytes(browser: Browser, patient_site: Site, plain_site: Site) -> None:
     """Accumulation, evaluation, sizes of batches, rates between, results given away, a session in another's place."""
-    seen, n_posted = both(
+    seen, (n_posted, n_alone) = both(
         browser,
         patient_site,
         plain_site,
@@ -118,7 +118,8 @@ def test_steps_in_the_lane_train_to_the_same_bytes(browser: Browser, patient_sit
         return seen;""",
     )
     assert len(set(seen)) > 100
-    assert n_posted < 140, "of 200 steps"
+    # How many take the lane depends on the time that steps take.
+    assert n_posted < n_alone, (n_posted, n_alone)
 
 
 def test_one_call_after_another_takes_one_message(browser: Browser, patient_site: Site) -> None:

@@ -231,7 +231,8 @@ def padded(prompt: list[int], before: int, behind: int) -> dict[str, list[int]]:
     """The inputs that a tokenizer of transformers makes with padding by token 7."""
     mask = [0] * before + [1] * len(prompt) + [0] * behind
     ids = [7] * before + prompt + [7] * behind
-    return {"input_ids": ids, "attention_mask": mask, "position_ids": [max(sum(mask[:k]), 0) for k in range(len(ids))]}
+    positions = [max(sum(mask[:k]), 0) for k in range(len(ids))]
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "token_type_ids": [0] * len(ids)}
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
@@ -364,6 +365,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": {"input_ids": [1, 2, 3], "attention_mask": [0, 0, 0]}}, "FeedError", "has no tokens"),
     ({"prompt": {"input_ids": [1, 2, 3], "position_ids": [1, 2, 3]}}, "ModelError", "position_ids is .*0, 1, 2, "),
     ({"prompt": {"input_ids": [1, 2], "position_ids": [0, 1, 2]}}, "ModelError", "position_ids is"),
+    ({"prompt": {"input_ids": [1, 2], "token_type_ids": [0, 1]}}, "ModelError", "token_type_ids is .*0 for each"),
     ({"adapter": 1}, "ModelError", "adapter is 1"),
     ({"adapter": False}, "ModelError", "the model has none"),
     ({"max_token": 3}, "TypeError", "max_tokens"),

@@ -167,7 +167,11 @@ def request_of(prompt: Any, arguments: Mapping[str, Any], defaults: Mapping[str,
 
 
 EXPECTED_PROMPT = "text or a list of token ids; make one of a chat by apply_chat_template of its tokenizer"
-EXPECTED_POSITIONS = "0, 1, 2, ... from the first token that is no padding, as generate counts them"
+COMPUTED = (
+    ("position_ids", 1, "0, 1, 2, ... from the first token that is no padding, as generate counts them"),
+    ("token_type_ids", 0, "0 for each token, as generate sets them"),
+)
+"""Inputs that `generate` computes, with the step from token to token."""
 
 
 def tokens_of(prompt: Any, tokenizer: Any) -> list[int]:
@@ -178,11 +182,13 @@ def tokens_of(prompt: Any, tokenizer: Any) -> list[int]:
         ids = encoded(tokenizer, prompt)
     else:
         inputs = prompt if isinstance(prompt, Mapping) else {"input_ids": prompt}
-        mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
+        mask = inputs.get("attention_mask")
         try:
             ids = unpadded(inputs.get("input_ids"), mask)
-            if positions is not None and not np.array_equal(unpadded(positions, mask), np.arange(ids.size)):
-                raise messages.BAD_SETTING(name="position_ids", value=positions, expected=EXPECTED_POSITIONS)
+            for name, step, expected in COMPUTED:
+                numbers = inputs.get(name)
+                if numbers is not None and not np.array_equal(unpadded(numbers, mask), step * np.arange(ids.size)):
+                    raise messages.BAD_SETTING(name=name, value=numbers, expected=expected)
         except ValueError:  # lists of different lengths
             raise messages.BAD_SETTING(name="prompt", value=prompt, expected=EXPECTED_PROMPT) from None
     if ids.size == 0:

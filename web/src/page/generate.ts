@@ -11,7 +11,11 @@ import { GrowingText, type Tokenizer } from "./text.js";
 
 const LOGITS = "logits";
 const PROMPT = "text or a list of token ids; make one of a chat by apply_chat_template of its tokenizer";
-const POSITIONS = "0, 1, 2, ... from the first token that is no padding, as generate counts them";
+/** Inputs that `generate` computes, with the step from token to token. */
+const COMPUTED = [
+  ["position_ids", 1, "0, 1, 2, ... from the first token that is no padding, as generate counts them"],
+  ["token_type_ids", 0, "0 for each token, as generate sets them"],
+] as const;
 
 /** A prompt: text, or token ids as numbers, as a typed array, as a tensor, or as the inputs that a tokenizer makes. */
 export type Prompt =
@@ -29,6 +33,8 @@ export type Prompt =
       readonly attention_mask?: unknown;
       /** 0, 1, 2, ... from the first token that is no padding; others are refused. */
       readonly position_ids?: unknown;
+      /** 0 for each token; others are refused. */
+      readonly token_type_ids?: unknown;
     };
 
 /** Options of `generate`. */
@@ -127,7 +133,8 @@ function requestOf(input: Prompt, options: GenerateOptions, defaults: GenerateOp
 
 function promptTokens(prompt: Prompt, tokenizer: Tokenizer | undefined): readonly number[] {
   refuseIf(typeof prompt === "string" && tokenizer === undefined, "TEXT_WITHOUT_TOKENIZER", { name: "prompt" });
-  const { input_ids: row = prompt, attention_mask: mask, position_ids: positions } = Object(prompt) as Record<string, unknown>;
+  const inputs = Object(prompt) as Record<string, unknown>;
+  const { input_ids: row = prompt, attention_mask: mask } = inputs;
   const isText = typeof prompt === "string" && tokenizer !== undefined;
   const tokens = isText ? encodedText(tokenizer, prompt) : unpadded(row, mask);
   refuseIf(tokens?.length === 0, "EMPTY_PROMPT");
@@ -135,8 +142,11 @@ function promptTokens(prompt: Prompt, tokenizer: Tokenizer | undefined): readonl
   if (tokens?.every((one): one is number => Number.isSafeInteger(one) && (one as number) >= 0) !== true) {
     throw badSetting("prompt", prompt, PROMPT);
   }
-  const isCounted = (positions ?? null) === null || String(unpadded(positions, mask)) === String([...tokens.keys()]);
-  refuseSettingIf(!isCounted, "position_ids", positions, POSITIONS);
+  for (const [name, step, expected] of COMPUTED) {
+    const numbers = inputs[name] ?? null;
+    const isComputed = numbers === null || String(unpadded(numbers, mask)) === String(tokens.map((_, k) => step * k));
+    refuseSettingIf(!isComputed, name, numbers, expected);
+  }
   return tokens;
 }
 

@@ -368,6 +368,7 @@ def test_names_of_tied_parameters_are_no_doubt(model: str) -> None:
 def test_parameters_that_the_caller_freezes_are_no_doubt() -> None:
     """The exporter merged norms into convolutions: who freezes them does not miss them."""
     file = load("mobilenet_v3").files["dynamo"]
-    classifier = r"(?!classifier\.).*"
-    assert {d.name.partition(".")[0] for d in trainweb.check(file).doubtful} == {"features", "classifier"}
-    assert {d.name.partition(".")[0] for d in trainweb.check(file, frozen_params=classifier).doubtful} == {"classifier"}
+    assert {d.name.partition(".")[0] for d in trainweb.check(file).doubtful} == {"features"}
+    loss = trainweb.check(file, loss="CrossEntropyLoss")
+    assert set(trainweb.check(file).trainable) == set(loss.trainable)  # zeros that the exporter dropped are back
+    assert not trainweb.check(file, frozen_params=r"(?!classifier\.).*").doubtful

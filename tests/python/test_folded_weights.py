@@ -56,9 +56,35 @@ def test_a_matrix_that_was_turned_round_is_the_parameter(name: str) -> None:
 def test_a_function_of_a_matrix_is_not_the_parameter(name: str) -> None:
     """One source and two dims are not enough: what was trained as `w` was exp(w), without a word."""
     decisions, said = decided(folded(name))
-    assert decisions[name].doubtful and "optimize=False" in decisions[name].reason
-    assert decisions["w"].doubtful and not decisions["w"].trained
+    assert decisions[name].doubtful and "computed it from w" in decisions[name].reason
+    assert "optimize=False" in decisions[name].reason and decisions[name].trained and "w" not in decisions
     assert len(said) == 1 and "optimize=False" in said[0]
+
+
+def test_a_bias_into_which_batch_normalization_was_folded_is_trained() -> None:
+    """The shift of the norm learned; a bias beside a weight that is no parameter is none."""
+    gemms = [
+        helper.make_node("Gemm", [x, weight, f"{weight}_bias"], [y], name="node_linear", transB=1)
+        for x, weight, y in (("x", "fc.weight", "h"), ("h", "table", "y"))
+    ]
+    tensors = {name: SQUARE for name in ("fc.weight", "table")} | {
+        name: SQUARE[0] for name in ("fc.weight_bias", "table_bias")
+    }
+    proto = model(gemms, tensors)
+    listed = "p_w: PARAMETER target='fc.weight'\np_s: PARAMETER target='norm.weight'"
+    proto.graph.metadata_props.add(key=SIGNATURE, value=f"\n# inputs\n{listed}\nx: USER_INPUT\n")
+    decisions, (said,) = decided(proto)
+    assert {name for name, decision in decisions.items() if decision.trained} == {"fc.weight", "fc.weight_bias"}
+    assert "'fc.weight_bias' is trained (a bias that the exporter made" in said and "'norm.weight' is left out" in said
+
+
+def test_a_warning_says_a_reason_once() -> None:
+    """Folded batch normalization lists a hundred parameters of a MobileNet."""
+    proto = folded("exp", "['w']")
+    proto.graph.metadata_props[0].value += "".join(f"p_{k}: PARAMETER target='norm{k}.bias'\n" for k in range(9))
+    _, (said,) = decided(proto)
+    assert said.count("not in the file") == 1
+    assert "'norm0.bias', 'norm1.bias', 'norm2.bias', 'norm3.bias' and 5 more are left out (" in said
 
 
 def test_what_the_exporter_recorded_needs_no_name() -> None:
@@ -249,7 +275,7 @@ def test_what_lies_beside_statistics_that_no_norm_reads_is_frozen(frozen: bool) 
     trained = {name for name, decision in decisions.items() if decision.trained}
     assert trained == ({"fc.weight"} if frozen else {"fc.weight", "n.weight", "n.bias"})
     assert {name for name, decision in decisions.items() if decision.doubtful} == (set(names[:2]) if frozen else set())
-    assert any("'n.weight' is left out" in text for text in said) == frozen
+    assert any("'n.weight', 'n.bias' are left out" in text for text in said) == frozen
 
 
 @pytest.mark.parametrize(

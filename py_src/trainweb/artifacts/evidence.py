@@ -176,6 +176,9 @@ class Evidence:
             reason = "listed as a parameter by the exporter, which merged others into it: export with optimize=False"
             return Decision(name, True, reason, doubtful=True)
         if self._recorded:
+            if self._is_beside_weight(name):
+                reason = "a bias that the exporter made, as where it folds batch normalization: export with optimize=False"
+                return Decision(name, True, reason, doubtful=True)
             return Decision(name, False, "the exporter lists it neither as a parameter nor as made from one")
         if name in self._copies:
             return Decision(name, True, COPIED.format(self._copies[name]), doubtful=True)
@@ -190,6 +193,11 @@ class Evidence:
             if copy is not None:
                 return replace(decision, reason=COPIED.format(f"the weight of {copy[1:]}"), doubtful=True)
         return decision
+
+    def _is_beside_weight(self, name: str) -> bool:
+        """Return whether it is the bias of a node whose weight is a listed parameter."""
+        biased = (use.node for use in self._uses.get(name, ()) if role_at(use.node, use.position) == BIAS)
+        return any(node.inputs[1] in self._listed for node in biased)
 
     def _is_of_frozen_norm(self, name: str) -> bool:
         """Return whether it belongs to a norm written as arithmetic with running statistics: FrozenBatchNorm2d."""

@@ -10,10 +10,12 @@ from trainweb.arguments import warn
 from trainweb.artifacts.evidence import (
     Decision,
     Evidence,
+    folded_from,
     generated_names,
     listed_parameters,
     lost_detaches,
     lost_parameters,
+    notes_of,
 )
 from trainweb.artifacts.straight_through import decide_detours, detours
 from trainweb.autodiff.gradient import influences
@@ -28,8 +30,8 @@ from trainweb.spelling import ARGUMENT
 UNSETTLED = "The file does not settle what is a parameter"
 """Beginning of the warning that names doubtful tensors."""
 _LOST = " The exporter's optimizer removed or merged it: export with optimize=False."
-_NAMED = 12
-"""Tensors that a warning names."""
+_NAMED = 4
+"""Tensors of a reason that a warning names."""
 
 
 QUANTIZED = " Its weights have fewer bits than float32: train the model before it is quantized."
@@ -95,7 +97,9 @@ def select_parameters(
         if t.name in reached or t.name in named
     ]
     decisions += _out_of_reach(graph, evidence, [t for t in candidates if t.name not in reached | named], stopped)
-    decisions += [d for d in lost_parameters(graph) if not any(matching(pattern, [d.name]) for pattern in held)]
+    known = {source for d in decisions if d.trained for source in folded_from(notes_of(graph, constants[d.name]))}
+    lost = [d for d in lost_parameters(graph) if d.name not in known]
+    decisions += [d for d in lost if not any(matching(pattern, [d.name]) for pattern in held)]
     chosen = Selection([d.name for d in decisions if d.trained], frozen, decisions, held=held)
     _warn_of_packed(graph, constants, chosen)
     return _with_detaches(chosen, graph, reached, stopped)
@@ -158,10 +162,15 @@ def _warn(decisions: Iterable[Decision]) -> None:
     doubtful = [d for d in decisions if d.doubtful]
     if not doubtful:
         return
-    said = [f"{d.name!r} is {'trained' if d.trained else 'left out'} ({d.reason})" for d in doubtful]
-    more = f"; and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
+    groups: dict[tuple[bool, str], list[str]] = {}
+    for d in doubtful:
+        groups.setdefault((d.trained, d.reason), []).append(repr(d.name))
+    said = [
+        f"{_some(names, _NAMED)} {'is' if len(names) == 1 else 'are'} {'trained' if trained else 'left out'} ({reason})"
+        for (trained, reason), names in groups.items()
+    ]
     warn(
-        f"{UNSETTLED}: {'; '.join(said[:_NAMED])}{more}. Name what is to be "
+        f"{UNSETTLED}: {'; '.join(said)}. Name what is to be "
         f"trained in {ARGUMENT.requires_grad}, or what is not in {ARGUMENT.frozen_params}; trainweb.check() lists all."
     )
 

@@ -22,6 +22,7 @@ from trainweb.artifacts.builder import (
 )
 from trainweb.artifacts.evidence import Decision, untold
 from trainweb.artifacts.parameters import UNSETTLED, select_parameters
+from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_file, remark_on_norms, remark_on_smoothing
 from trainweb.backend.chosen import RUNTIME
 from trainweb.control import expand_control_flow, has_control_flow
@@ -410,7 +411,8 @@ def _try(
         report.missing_loss = too_many or describe_missing_loss(written, names)
         report.suggested_loss = suggest_loss(written, names)
         if report.missing_loss:
-            _select(written, choices, arguments.get("batch_norm"), report)
+            recovered = recover_parameters(written, exact_names(*choices[:2]))
+            _select(recovered, choices, arguments.get("batch_norm"), report)
             return
     with _noting(report):
         built = build_artifacts(model, *choices, **arguments)

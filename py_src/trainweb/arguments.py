@@ -74,9 +74,11 @@ SHOWN_NAME = 80
 """Characters of a name that is not known: those that are known have fewer."""
 
 
-ALIASES = dict(sep="delimiter", monitor="metric", verbose="progress", class_weight="loss", loss_weights="loss")
-ALIASES |= dict(lr="learning_rate")
-"""Names of arguments in pandas and Keras, and those that do the same here."""
+ALIASES = dict(sep="delimiter", monitor="metric", verbose="progress", classweight="loss", lossweights="loss")
+ALIASES |= dict(lr="learning_rate", acc="accuracy", bce="BCEWithLogitsLoss", bceloss="BCEWithLogitsLoss")
+ALIASES |= dict(mae="L1Loss", meanabsoluteerror="L1Loss", meansquarederror="MSELoss", nllloss="CrossEntropyLoss")
+ALIASES |= dict(binarycrossentropy="BCEWithLogitsLoss", sparsecategoricalcrossentropy="CrossEntropyLoss")
+"""Names in pandas, PyTorch and Keras, in small letters without "_", and those that do the same here."""
 OF_CALLS = dict.fromkeys(("loss", "optimizer", "sample_weight", "frozen_params", "requires_grad"), "from_model")
 OF_CALLS |= dict.fromkeys(("metrics", "epochs", "batch_size", "validation_split"), "fit")
 OF_CALLS |= dict(checkpoint="fit or TrainingSession", threads="the session options", learning_rate="from_model")
@@ -91,7 +93,7 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
 def suggestion(name: object, known: Sequence[str]) -> str:
     """What to give in the place of an unknown name, or all names that are known."""
     shown = shortened(str(name), SHOWN_NAME, 0)
-    near, meant = nearest(shown, known) if known else "", ALIASES.get(shown, shown)
+    near, meant = nearest(shown, known) if known else "", _aliased(shown)
     far = FAR / 2 if meant in OF_CALLS else FAR
     if near and (near == meant or near.startswith(shown) or _difference(shown, near) <= far):
         return f"did you mean {near!r}?"
@@ -150,7 +152,11 @@ def checks_keywords(target: F) -> F:
 def nearest(name: object, known: Iterable[str]) -> str:
     """Of `known`, an alias, or the name that the least changes turn `name` into; `data/nearest.ts` has the same."""
     shown = shortened(str(name), SHOWN_NAME, 0)
-    return min(known, key=lambda one: -1 if one == ALIASES.get(shown) else _difference(shown.lower(), one.lower()))
+    return min(known, key=lambda one: -1 if one == _aliased(shown) else _difference(shown.lower(), one.lower()))
+
+
+def _aliased(name: str) -> str:
+    return ALIASES.get(name.lower().replace("_", ""), name)
 
 
 def _difference(a: str, b: str) -> float:

@@ -586,7 +586,7 @@ NO_SAMPLE_WEIGHT = Message(
 UNWEIGHTED_METRIC = Message(
     ModelError, "{name!r} is not computed with weights of rows. Leave it out, or make the session without them."
 )
-METRIC_TWICE = Message(ModelError, "The metric {name!r} is given twice.")
+METRIC_TWICE = Message(ModelError, "The metric {name!r} is given twice: evaluate takes one of them a call.")
 FUNCTION_OF_OUTPUT = Message(
     ModelError, "A function cannot be one of an output's metrics. Give it alone, with the output as 'predictions'."
 )

@@ -211,6 +211,7 @@ ADAMW = "type: 'AdamW'"
         ("open({ loss: { reduction: 'sum' } })", "ModelError", ["loss needs the setting 'type': one of MSELoss"]),
         ("open({ loss: { y: () => 1 } })", "ModelError", ["loss.y is", "that you compute goes to 'OutputGradient'"]),
         ("open({ loss: 'mse' })", "TypeError", ["did you mean 'MSELoss'"]),
+        ("open({ loss: 'meanAbsoluteError' })", "TypeError", ["did you mean 'L1Loss'"]),
         ("open({ loss: { y: { weight: 2 } } })", "ModelError", ["loss.y needs the setting 'type': one of MSELoss"]),
         ("open({ loss: { y: 'MSELoss', z: [] } })", "ModelError", ["loss.z is []; it must be a loss, or a list"]),
         ("open({ loss: { y: 'MSELoss', z: null } })", "ModelError", ["loss.z is None; it must be the name of one"]),

@@ -13,6 +13,7 @@ from trainweb import schedules
 from trainweb.arguments import nearest
 from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset, from_csv
+from trainweb.errors import ModelError
 from trainweb.fit import History
 from trainweb.onnxblock import optim
 from trainweb.onnxblock.loss import CrossEntropyLoss
@@ -77,6 +78,10 @@ def test_a_misspelt_name_is_a_type_error_that_says_the_nearest(call: Callable[[]
 KERAS: list[tuple[Callable[[], object], str]] = [
     (lambda: opened(loss_weights=[1.0, 0.3]), "from_model 'loss_weights' is not known; did you mean 'loss'?"),
     (lambda: opened(class_weight={0: 1.0}), "did you mean 'loss'?"),
+    (lambda: opened(loss="mae"), "did you mean 'L1Loss'?"),
+    (lambda: opened(loss="binary_crossentropy"), "did you mean 'BCEWithLogitsLoss'?"),
+    (lambda: opened(loss="CrossEntropyLoss", head={"classes": 1}), "BCEWithLogitsLoss decides yes and no"),
+    (lambda: fitted(metrics=["acc"], validation_split=0.5), "did you mean 'accuracy'?"),
     (lambda: opened(metrics=["accuracy"]), "did you mean 'metrics' of fit?"),
     (lambda: opened(checkpoint="x.ckpt"), "did you mean 'checkpoint' of fit or TrainingSession?"),
     (lambda: opened(threads=2), "did you mean 'threads' of the session options?"),
@@ -95,7 +100,7 @@ KERAS: list[tuple[Callable[[], object], str]] = [
 
 @pytest.mark.parametrize(("call", "said"), KERAS, ids=[said for _, said in KERAS])
 def test_words_of_keras_lead_to_ours(call: Callable[[], object], said: str) -> None:
-    with pytest.raises(TypeError, match=re.escape(said)):
+    with pytest.raises((TypeError, ModelError), match=re.escape(said)):
         call()
 
 

@@ -164,10 +164,13 @@ class CrossEntropyLoss(Loss):
         """
         weight = generate_name("celoss.weight")
         accessor = context.current()
-        rank = len(accessor.tensor_value(scores).shape or ())
+        shape = accessor.tensor_value(scores).shape or ()
+        rank = len(shape)
         if rank < 2 or not -rank <= self.class_axis < rank:
             raise ModelError(f"Scores {scores!r} of rank {rank} have no class axis {self.class_axis}.")
         axis = self.class_axis % rank
+        if shape[axis] == 1:
+            raise ModelError(f"Scores {scores!r} of one class have no loss: BCEWithLogitsLoss decides yes and no.")
         if self.probabilities:
             return self._of_probabilities(scores, _target_like(scores, labels_name), axis, rank, weight)
         labels = labels_name

@@ -29,13 +29,15 @@ function difference(a: string, b: string): number {
 
 /** Of `known` an alias, or the name that the least changes turn `name` into, in any case; `arguments.py` has the same. */
 export function nearest(name: string, known: readonly string[]): string {
-  const far = (one: string): number => (one === ALIASES[name] ? -1 : difference(brief(name).toLowerCase(), one.toLowerCase()));
+  const far = (one: string): number => (one === aliased(name) ? -1 : difference(brief(name).toLowerCase(), one.toLowerCase()));
   return known.reduce((a, b) => (far(b) < far(a) ? b : a));
 }
 
+const aliased = (name: string): string => ALIASES[name.toLowerCase().replaceAll("_", "")] ?? name;
+
 /** What to give in the place of an unknown name, or all names that are known; `arguments.py` has the same. */
 export function suggestion(name: string, known: readonly string[]): string {
-  const [near, meant] = [nearest(name, known), ALIASES[name] ?? name];
+  const [near, meant] = [nearest(name, known), aliased(name)];
   const isOfCall = Object.hasOwn(OF_CALLS, meant);
   if (near === meant || near.startsWith(name) || difference(brief(name), near) <= (isOfCall ? FAR / 2 : FAR)) {
     return `did you mean '${near}'?`;

@@ -67,15 +67,13 @@ def test_a_bias_into_which_batch_normalization_was_folded_is_trained() -> None:
         helper.make_node("Gemm", [x, weight, f"{weight}_bias"], [y], name="node_linear", transB=1)
         for x, weight, y in (("x", "fc.weight", "h"), ("h", "table", "y"))
     ]
-    tensors = {name: SQUARE for name in ("fc.weight", "table")} | {
-        name: SQUARE[0] for name in ("fc.weight_bias", "table_bias")
-    }
-    proto = model(gemms, tensors)
+    biases = dict.fromkeys(("fc.weight_bias", "table_bias"), SQUARE[0])
+    proto = model(gemms, {"fc.weight": SQUARE, "table": SQUARE, **biases})
     listed = "p_w: PARAMETER target='fc.weight'\np_s: PARAMETER target='norm.weight'"
     proto.graph.metadata_props.add(key=SIGNATURE, value=f"\n# inputs\n{listed}\nx: USER_INPUT\n")
     decisions, (said,) = decided(proto)
     assert {name for name, decision in decisions.items() if decision.trained} == {"fc.weight", "fc.weight_bias"}
-    assert "'fc.weight_bias' is trained (a bias that the exporter made" in said and "'norm.weight' is left out" in said
+    assert "'fc.weight_bias' is trained (a bias of the exporter" in said and "'norm.weight' is left out" in said
 
 
 def test_a_warning_says_a_reason_once() -> None:

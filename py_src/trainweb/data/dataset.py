@@ -264,7 +264,7 @@ class Dataset:
             else:
                 selection = self._pick(indices, is_held_out)
         except (IndexError, ValueError, TypeError) as error:
-            raise FeedError(f"'indices' are not those of rows: {error}") from error
+            raise FeedError(f"'indices' must be numbers of rows: {error}") from error
         selection.preprocessing, selection._declared = self.preprocessing, self._declared
         return selection
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainweb.training.history import History
 
 POSITION = ("epoch", "step", "loss_sum", "rows", "optimizer_steps", "terms")
-"""What a checkpoint has of a position."""
+"""Fields of a position that a checkpoint stores."""
 NAMES = {math.inf: "inf", -math.inf: "-inf"}
 """JSON has no such numbers."""
 

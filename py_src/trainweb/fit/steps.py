@@ -118,7 +118,7 @@ class Position(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """Of the epoch so far; NaN without a label that counts."""
+        """Loss of the epoch so far; NaN without a label that counts."""
         return self.loss_sum / self.rows if self.rows else math.nan
 
 

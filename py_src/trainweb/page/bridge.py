@@ -77,7 +77,7 @@ Handout = tuple[Any, "list[Part] | Part"]
 """A value, and a file."""
 
 Open: TypeAlias = "Opened | InferenceModel | Artifacts | CheckpointState"
-"""What a handle stands for."""
+"""The objects that handles stand for."""
 
 _files: list[FileHost] = []
 _opened: dict[int, Open] = {}
@@ -555,7 +555,7 @@ def check_numerics(handle: int, step: str, *args: Any) -> dict[str, int] | None:
 
 @answered
 def explain(handle: int, key: str, overwrite: bool, signature_json: str, target: str = WASM) -> str:
-    """How the compiler comes to a target's plan of a train or eval step."""
+    """Explain how the compiler makes a target's plan of a train or eval step."""
     feeds = signature_of(json.loads(signature_json))
     return _training(handle).models.explain(StepKind.of(key), feeds, overwrite, target)
 

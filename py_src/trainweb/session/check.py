@@ -101,7 +101,7 @@ class Described:
 
 @dataclass(slots=True)
 class Report:
-    """What `trainweb.check` found.
+    """The result of `trainweb.check`.
 
     Attributes
     ----------

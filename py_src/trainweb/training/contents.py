@@ -57,7 +57,7 @@ TYPES = {
 }
 """Texts of properties by their type, and what makes values of them."""
 PARTS = 3
-"""Of a property: name, type and text."""
+"""Parts of a property: name, type and text."""
 INT64 = (-(2**63), 2**63 - 1)
 Pieces = list[tuple[int, Tensor]]
 """Places in a segment, in bytes, and the tensors that lie there."""

@@ -57,7 +57,7 @@ MAX_NAME = 180
 """Bytes of a file name, which has suffixes besides."""
 ITEM = 4
 FORMAT = "trainweb-session-1"
-"""What the metadata calls it; another number is another layout."""
+"""Name of the format in the metadata; another number is another layout."""
 LONGEST_NAME = 40
 """Letters of an optimizer's name that a message shows."""
 

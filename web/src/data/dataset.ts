@@ -550,7 +550,7 @@ type RowsOf = (draw: Draw | null) => AsyncIterable<Row | Batch>;
 /** Makes rows or batches of others. */
 type Step = (rows: AsyncIterable<Row | Batch>, draw: Draw | null) => AsyncIterable<Row | Batch>;
 
-/** Of data that no function has made. */
+/** Facts of data that no function has changed. */
 const GIVEN: Stream = { isBatched: false, isPadded: false, isDrawn: false, preprocessing: [], generator: null, parts: null };
 
 /** Of images: the tensors beside them, and the dataset of some; those held out keep their order and are unchanged. */

@@ -27,13 +27,13 @@ function difference(a: string, b: string): number {
   return (row[b.length] as number) / Math.max(a.length, b.length, 1);
 }
 
-/** Of `known` an alias, or the name that the least changes turn `name` into, in any case; `arguments.py` has the same. */
+/** An alias among `known`, or the name that the least changes turn `name` into, in any case; `arguments.py` has the same. */
 export function nearest(name: string, known: readonly string[]): string {
   const far = (one: string): number => (one === ALIASES[name] ? -1 : difference(brief(name).toLowerCase(), one.toLowerCase()));
   return known.reduce((a, b) => (far(b) < far(a) ? b : a));
 }
 
-/** What to give in the place of an unknown name, or all names that are known; `arguments.py` has the same. */
+/** The name to give in the place of an unknown one, or all names that are known; `arguments.py` has the same. */
 export function suggestion(name: string, known: readonly string[]): string {
   const [near, meant] = [nearest(name, known), ALIASES[name] ?? name];
   const isOfCall = Object.hasOwn(OF_CALLS, meant);

@@ -15,7 +15,7 @@ import type { InputDeclaration, SessionInfo } from "../wire/protocol.js";
 import { DEFAULT_BATCH } from "./settings/fit.js";
 import { arrayOf, asFloats, asTensor, isOnCpu, unpackTensor, type NumericArray } from "./tensors.js";
 
-/** How the items of a stream become batches. */
+/** Settings that turn the items of a stream into batches. */
 export interface BatchOptions {
   /** Rows of a batch; null: the default. */
   readonly batchSize: number | null;

@@ -28,7 +28,7 @@ WORK_PER_BYTE = 4
 WORK_PER_FUNCTION = 100
 """Operations in the time of an exponential, an error function and alike: some 2 ns."""
 DISTANCE_POWERS = (0.0, 0.5, 1.0)
-"""How much it counts that a value is not read for long; the best one for a model is found by trying."""
+"""Weights of the time until the next read; the best one for a model is found by trying."""
 N_LIMITS = 64
 """Limits that are tried, from the peak without recomputation down in equal steps."""
 

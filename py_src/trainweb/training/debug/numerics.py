@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 Places = dict[str, tuple[int, int, tuple[int, ...]]]
 """Segment, offset in bytes and shape of tensors by their names."""
 DIGITS = 6
-"""Of numbers in errors: what tells the order of magnitude."""
+"""Digits of numbers in errors, which show the order of magnitude."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ export interface Rates {
   readonly values: Float64Array;
 }
 
-/** How a session trains on batches. */
+/** Settings of a session's training on batches. */
 export interface BatchOptions {
   /** An output of the training model, or that with the loss and its terms. */
   readonly loss: string;

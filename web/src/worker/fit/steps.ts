@@ -23,7 +23,7 @@ interface Position extends FitPosition {
   readonly loss: number;
 }
 
-/** How a fit counts and checks its steps. */
+/** Settings that count and check the steps of a fit. */
 type FitRules = Pick<FitSpec, "accumulate" | "sumsGradients" | "proximal"> & { readonly onNaN: FitSpec["onNaN"] | "ignore" };
 
 /** The batches and updates of a fit, which the session's kernels count, check and undo. */

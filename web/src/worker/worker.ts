@@ -53,7 +53,7 @@ import { stepKind } from "./step-kind.js";
 import { writeSafetensors } from "./safetensors.js";
 import { checkState, STATE_KEPT } from "./session-contents.js";
 import { openSnapshot, sharedPart } from "./snapshot.js";
-import { readFile } from "./store.js";
+import { readFile } from "./cached-files.js";
 import { WASM } from "./constants.js";
 import { WasmHost, type Kernels } from "./wasm/wasm-host.js";
 

@@ -6,7 +6,7 @@
  */
 
 import * as layout from "../../engine/layout.js";
-import { WASM } from "../constants.js";
+import { WASM } from "../../wire/constants.js";
 import { readKind, type BaseKind, type StepKind } from "../step-kind.js";
 import { METRIC } from "./metrics.js";
 import {

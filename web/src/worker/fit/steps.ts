@@ -5,7 +5,7 @@ import { NumericsError } from "../../wire/errors.js";
 import type { FitPosition, FitSpec } from "../../wire/fit.js";
 import { sessionError } from "../../wire/messages.js";
 import type { MaybePromise } from "../../wire/protocol.js";
-import { FAULTS } from "../constants.js";
+import { FAULTS } from "../../wire/constants.js";
 import { withValue, type FitCall, type RanBatches, type StagedBatches, type StepHost } from "../host.js";
 import type { SessionCore } from "../session-core.js";
 

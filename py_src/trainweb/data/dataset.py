@@ -594,9 +594,9 @@ class Dataset:
                 yield row
             memories[is_drawn] = items
 
-        kept = self._stream(rows, is_batched=self.is_batched)
-        kept.generator = None
-        return kept
+        stream = self._stream(rows, is_batched=self.is_batched)
+        stream.generator = None
+        return stream
 
     def prefetch(self, count: int = 1) -> Dataset:
         """Let a thread make so many rows (or batches) ahead; in Pyodide, which has no threads, the same without.

@@ -206,8 +206,8 @@ def read_epoch(epoch: Any, index: int) -> Epoch:
         return record.get(name, fields.MISSING), f"{field}.{name}"
 
     values, training = read_values(*get("validation")), read_values(*get("training"))
-    given = fields.mapping(record.get("terms", {}), f"{field}.terms")
-    terms = {name: fields.any_number(term, f"{field}.terms") for name, term in given.items()}
+    stored = fields.mapping(record.get("terms", {}), f"{field}.terms")
+    terms = {name: fields.any_number(term, f"{field}.terms") for name, term in stored.items()}
     number, steps = fields.count(*get("epoch"), index + 1, index + 1), fields.count(*get("steps"))
     loss, rate = fields.any_number(*get("loss")), fields.rate(*get("learningRate"))
     return Epoch(number, steps, loss, rate, fields.rate(*get("seconds")), values, training, terms)

@@ -145,7 +145,7 @@ class SessionCore:
             memory_budget=memory_budget,
             halves=origin.halves,
         )
-        self.layout, self.told = self.models.layout, set[str]()
+        self.layout, self.notices = self.models.layout, set[str]()
         self.inputs, self.outputs = self.models.inputs, self.models.outputs
         self.host = RUNTIME.open_host(self.engine, self.models.segment_bytes)
         self.plans = PlanCache(self.host, max_plans)

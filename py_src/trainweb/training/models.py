@@ -127,9 +127,9 @@ class SessionModels:
         self._adding = None
         """The training model for steps that add to the gradients: each batch counts by the divisor of its loss."""
         if self.outputs["train"] and not self.counts["train"].is_sum:
-            loss, inputs, whole = self.outputs["train"][0], self.inputs["train"].values(), self.graphs["train"]
-            assert whole is not None
-            self._adding = weighted_gradients(whole, loss, self.counts["train"], inputs)
+            loss, inputs, train_graph = self.outputs["train"][0], self.inputs["train"].values(), self.graphs["train"]
+            assert train_graph is not None
+            self._adding = weighted_gradients(train_graph, loss, self.counts["train"], inputs)
         self._evaluations: dict[str, tuple[Graph, list[Described]]] = {}
         self._forwards: dict[str, Forward] = {}
 

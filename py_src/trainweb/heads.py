@@ -123,9 +123,8 @@ def _chosen(graph: Graph, name: str | None) -> _Candidate:
 
 def _candidates(graph: Graph) -> Iterator[_Candidate]:
     """The layers in float32 with which only the number of classes in the outputs changes."""
-    flat = with_bodies(graph)
-    consumers, outputs = flat.consumers(), {value.name for value in graph.outputs}
-    reads = Counter(use.tensor.name for use in weight_uses(flat, graph.initializers, {"Transpose"}))
+    consumers, outputs = with_bodies(graph).consumers(), {value.name for value in graph.outputs}
+    reads = Counter(use.tensor.name for use in weight_uses(graph, through={"Transpose"}))
     constants = constants_to_initializers(graph).initializers
     for layer in find_layers(graph):
         site = layer.sites[0]

@@ -126,9 +126,9 @@ CONSTANTS = {
     dataset: ("SPLIT_STREAM",),
     files: ("TRUE", "FALSE", "MISSING_NUMBERS", "TREATMENTS", "OTHERS"),
     images: ("SHOWN_FILES",),
-    text: ("IGNORED", "REFERENCE", "LOG_PROBABILITIES"),
+    text: ("REFERENCE",),
     heads: ("ALL_BUT_HEAD",),
-    spelling: ("LABELS",),
+    spelling: ("LABELS", "IGNORED", "LOG_PROBABILITIES"),
     secure: ("POINT_BYTES", "CHECK_WORDS"),
 }
 """Names by the modules that explain them."""

@@ -54,11 +54,11 @@ MADE_OF_DECLARATIONS = (
     PACKAGE / "onnxblock" / "rule_optimizers.pyi",
     WEB / "page" / "session-methods.ts",
     WEB / "page" / "settings",
+    WEB / "wire" / "constants.ts",
     WEB / "wire" / "error-classes.ts",
     WEB / "wire" / "message-texts.ts",
     WEB / "wire" / "records.ts",
     WEB / "wire" / "session-calls.ts",
-    WEB / "worker" / "constants.ts",
 )
 """Sources that follow from declarations in Python; git ignores them."""
 SCHEMA = PACKAGE / "model" / "onnx_schema.bin"

@@ -26,13 +26,17 @@ METHODS.write_text(call_description.python_methods())  # what is imported next n
 import record_description  # noqa: E402
 import settings_description  # noqa: E402
 
-from trainweb import arguments, errors, messages  # noqa: E402
+from trainweb import arguments, errors, heads, messages, spelling  # noqa: E402
 from trainweb.backend import chosen, plan  # noqa: E402
 from trainweb.backend.wasm import host  # noqa: E402
-from trainweb.fit import steps, trainer  # noqa: E402
-from trainweb.generation import incremental  # noqa: E402
+from trainweb.data import dataset, files, images, text  # noqa: E402
+from trainweb.federated import secure  # noqa: E402
+from trainweb.fit import find_rate, steps, trainer  # noqa: E402
+from trainweb.fit import plan as fit_plan  # noqa: E402
+from trainweb.generation import generate, incremental, pretrained  # noqa: E402
+from trainweb.model import safetensors, weights  # noqa: E402
 from trainweb.spelling import page_name  # noqa: E402
-from trainweb.training import decoder, plans  # noqa: E402
+from trainweb.training import decoder, plans, store  # noqa: E402
 
 OF_PAGES = dict.fromkeys(("device", "cache"), "the session options")
 MADE = "/** Made by scripts/session_description.py of what Python declares: edit that. */"
@@ -78,20 +82,24 @@ def in_page(names: dict[str, str]) -> str:
 
 
 def constants() -> str:
-    """Constants that Python and the page's worker have in common."""
-    text = f"{MADE}\n"
+    """Constants that Python and pages have in common."""
+    lines = f"{MADE}\n"
     for module, names in CONSTANTS.items():
-        text += f"\n// {module.__name__}\n"
-        text += "".join(f"export const {name} = {json.dumps(getattr(module, name))} as const;\n" for name in names)
-    return text
+        lines += f"\n// {module.__name__}\n"
+        for name in names:
+            value = getattr(module, name)
+            kind = ": readonly string[]" if isinstance(value, tuple) else ""
+            end = "" if kind else " as const"
+            lines += f"export const {name}{kind} = {json.dumps(value)}{end};\n"
+    return lines
 
 
 def main() -> int:
     """Write the files and compare the core; returns the exit status."""
     shutil.rmtree(SETTINGS, ignore_errors=True)
     SETTINGS.mkdir()
-    for path, text in TARGETS.items():
-        path.write_text(text())
+    for path, contents in TARGETS.items():
+        path.write_text(contents())
     faults = call_description.core_faults()
     for fault in faults:
         print(fault)
@@ -108,13 +116,27 @@ CONSTANTS = {
     trainer: ("SLICE_S", "MOST_BYTES", "MOST_BATCHES"),
     decoder: ("ROWS", "FEW", "LENGTHS", "FIRST"),
     incremental: ("SHORTEST", "CACHE"),
+    generate: ("LOGITS", "INCOMPLETE"),
+    pretrained: ("GRAPHS", "WEIGHTS", "INDEX"),
+    weights: ("GIVEN", "SPARE"),
+    find_rate: ("BETA", "DIVERGED", "SKIPPED_START", "SKIPPED_END", "BUFFER"),
+    fit_plan: ("NAMED_CLASSES",),
+    store: ("FORMAT", "LONGEST_NAME", "MAX_NAME"),
+    safetensors: ("TENSOR_LIMIT",),
+    dataset: ("SPLIT_STREAM",),
+    files: ("TRUE", "FALSE", "MISSING_NUMBERS", "TREATMENTS", "OTHERS"),
+    images: ("SHOWN_FILES",),
+    text: ("REFERENCE",),
+    heads: ("ALL_BUT_HEAD",),
+    spelling: ("LABELS", "IGNORED", "LOG_PROBABILITIES"),
+    secure: ("POINT_BYTES", "CHECK_WORDS"),
 }
 """Names by the modules that explain them."""
 TARGETS = {
     METHODS: call_description.python_methods,
     ROOT / "py_src" / "trainweb" / "onnxblock" / "rule_optimizers.pyi": settings_description.rule_optimizers,
     ROOT / "web" / "src" / "page" / "session-methods.ts": call_description.page_methods,
-    ROOT / "web" / "src" / "worker" / "constants.ts": constants,
+    ROOT / "web" / "src" / "wire" / "constants.ts": constants,
     ROOT / "web" / "src" / "wire" / "session-calls.ts": calls,
     ROOT / "web" / "src" / "wire" / "message-texts.ts": texts,
     ROOT / "web" / "src" / "wire" / "records.ts": record_description.records,

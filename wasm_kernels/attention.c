@@ -19,7 +19,7 @@ _Static_assert(TILES <= ATTENTION_TILES, "the spans of a block of rows");
 /* Scores so far below the largest have exponentials that are zeros. */
 #define NEGLIGIBLE (1 - EXP_NEGLIGIBLE)
 /* A mask that lowers a score by this much rules it out, if the products are small enough. */
-#define RULED_OUT 1000.0f
+#define FAR_BELOW 1000.0f
 #define INFINITE __builtin_inff()
 
 #define NOINLINE __attribute__((noinline))
@@ -235,7 +235,7 @@ static float find_spans(key_span *spans, matrix mask, int32_t rows, int32_t n, f
             bool zeros;
             matrix panel = {mask.x + at, mask.row};
             below[j] = floor - panel_top(panel, rows, min_i32(TILE_COLS, n - at), fill, &zeros);
-            if (below[j] >= RULED_OUT) continue;
+            if (below[j] >= FAR_BELOW) continue;
             if (s.end == 0) s.first = (uint8_t)j;
             s.end = (uint8_t)(j + 1);
             if (zeros) continue;
@@ -244,7 +244,7 @@ static float find_spans(key_span *spans, matrix mask, int32_t rows, int32_t n, f
         }
         for (int32_t j = 0; j < panels; j++) {
             if (j < s.first || j >= s.end) gap = below[j] < gap ? below[j] : gap;
-            else if (below[j] >= RULED_OUT) s.mask_first = s.first, s.mask_end = s.end;
+            else if (below[j] >= FAR_BELOW) s.mask_first = s.first, s.mask_end = s.end;
         }
         spans[key / KEYS] = s;
     }

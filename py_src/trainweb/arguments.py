@@ -67,7 +67,7 @@ def path_of(name: str, value: Any) -> Path:
 
 
 PACKAGE = os.path.join(os.path.dirname(__file__), "")
-"""Where the files of trainweb lie."""
+"""The folder of trainweb's files."""
 FAR = 0.44
 """Names that differ by a larger share than this are hardly meant."""
 SHOWN_NAME = 80
@@ -91,7 +91,7 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
 
 
 def suggestion(name: object, known: Sequence[str]) -> str:
-    """What to give in the place of an unknown name, or all names that are known."""
+    """The name to give in the place of an unknown one, or all names that are known."""
     shown = shortened(str(name), SHOWN_NAME, 0)
     near, meant = nearest(shown, known) if known else "", _aliased(shown)
     far = FAR / 2 if meant in OF_CALLS else FAR
@@ -150,7 +150,7 @@ def checks_keywords(target: F) -> F:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Of `known`, an alias, or the name that the least changes turn `name` into; `data/nearest.ts` has the same."""
+    """An alias among `known`, or the name that the least changes turn `name` into; `data/nearest.ts` has the same."""
     shown = shortened(str(name), SHOWN_NAME, 0)
     return min(known, key=lambda one: -1 if one == _aliased(shown) else _difference(shown.lower(), one.lower()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 DOCUMENTATION = "https://github.com/trainweb/trainweb/blob/main/docs/errors.md"
-"""What each class means and what to do; the page's errors name it, too."""
+"""The page that explains each class and what to do; the page's errors name it, too."""
 
 
 LONGEST_HEAD, LONGEST_TAIL = 4000, 500
@@ -180,7 +180,7 @@ class DeviceError(TrainwebError):
 
 
 class NumericsError(TrainwebError):
-    """A step made a NaN or an infinity, in a session that checks numerics, which is as before it.
+    """A step of a session that checks numerics made a NaN or an infinity, and was undone.
 
     Attributes
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
@@ -20,6 +21,7 @@ from trainweb.lora.config import shown
 from trainweb.lora.kinds import Layer
 from trainweb.lora.layers import find_layers
 from trainweb.model.graph import Graph, Node, Tensor, Value, as_float32, take_name
+from trainweb.model.uses import weight_uses
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.shapes import ShapeInference
 from trainweb.settings import SEED, Field, Text, Whole, checked_values
@@ -122,21 +124,14 @@ def _chosen(graph: Graph, name: str | None) -> _Candidate:
 def _candidates(graph: Graph) -> Iterator[_Candidate]:
     """The layers in float32 with which only the number of classes in the outputs changes."""
     consumers, outputs = with_bodies(graph).consumers(), {value.name for value in graph.outputs}
+    reads = Counter(use.tensor.name for use in weight_uses(graph, through={"Transpose"}))
     constants = constants_to_initializers(graph).initializers
     for layer in find_layers(graph):
         site = layer.sites[0]
         if layer.stored or layer.group != 1 or layer.kind.weight_at != 1:
             continue
-        if _reads(graph, consumers, layer.weight) == 1 and (
-            candidate := _followed(constants, layer, site, consumers, outputs)
-        ):
+        if reads[layer.weight] == 1 and (candidate := _followed(constants, layer, site, consumers, outputs)):
             yield candidate
-
-
-def _reads(graph: Graph, consumers: Mapping[str, list[Node]], name: str) -> int:
-    """The number of nodes that read a weight, also through a Transpose."""
-    nodes = consumers.get(name, [])
-    return sum(_reads(graph, consumers, node.outputs[0]) if node.op_type == "Transpose" else 1 for node in nodes)
 
 
 def _followed(

@@ -138,38 +138,38 @@ def _has_rows(name: str, producers: Mapping[str, Node], fed: Container[str]) -> 
     return False
 
 
-def _of(name: str, made: Maker, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
+def _of(name: str, make: Maker, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
     """Count the elements of a tensor, unless there are as many in each row."""
     if all(v.shape is not None and all(isinstance(dim, int) for dim in v.shape[1:]) for v in inputs):
-        return made.source, LossCount()
-    return made.graph, LossCount(made.node("Cast", [made.node("Size", [name])], to=FLOAT))
+        return make.source, LossCount()
+    return make.graph, LossCount(make.node("Cast", [make.node("Size", [name])], to=FLOAT))
 
 
-def _of_labels(made: Maker, node: Node, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
+def _of_labels(make: Maker, node: Node, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
     """Count the labels of a cross entropy."""
     if (reduction := node.attrs.get("reduction", "mean")) != "mean":
-        return made.source, LossCount(is_sum=reduction == "sum")
-    count = label_count(made, node)
-    return _of(node.inputs[1], made, inputs) if count is None else (made.graph, LossCount(count))
+        return make.source, LossCount(is_sum=reduction == "sum")
+    count = label_count(make, node)
+    return _of(node.inputs[1], make, inputs) if count is None else (make.graph, LossCount(count))
 
 
-def label_count(made: Maker, node: Node) -> str | None:
+def label_count(make: Maker, node: Node) -> str | None:
     """The number of labels of a cross entropy that are not ignored, times their weights; None: all of them."""
     ignored, (_, labels, *weights) = node.attrs.get("ignore_index"), node.inputs
     weight = weights[0] if weights else ""
     if ignored is None and not weight:
         return None
-    labels = made.node("Cast", [labels], to=INT64)
+    labels = make.node("Cast", [labels], to=INT64)
     counted = None
     if ignored is not None:
-        same = made.node("Equal", [labels, made.constant([int(ignored)])])
-        counted = made.node("Not", [same])
-        labels = made.node("Mul", [labels, made.node("Cast", [counted], to=INT64)])
-    each = made.node("Gather", [weight, labels], axis=0) if weight else ""
+        same = make.node("Equal", [labels, make.constant([int(ignored)])])
+        counted = make.node("Not", [same])
+        labels = make.node("Mul", [labels, make.node("Cast", [counted], to=INT64)])
+    each = make.node("Gather", [weight, labels], axis=0) if weight else ""
     if counted is not None:
-        shares = made.node("Cast", [counted], to=FLOAT)
-        each = made.node("Mul", [each, shares]) if each else shares
-    return made.node("ReduceSum", [each], keepdims=0)
+        shares = make.node("Cast", [counted], to=FLOAT)
+        each = make.node("Mul", [each, shares]) if each else shares
+    return make.node("ReduceSum", [each], keepdims=0)
 
 
 class Maker:

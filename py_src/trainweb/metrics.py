@@ -211,7 +211,7 @@ class Recall(OfClasses):
 
 @metric("confusionMatrix")
 class ConfusionMatrix(Classified):
-    """How often each class was predicted (columns) for each target (rows)."""
+    """Counts of each predicted class (columns) for each target (rows)."""
 
     better = None
     count = "matrix"

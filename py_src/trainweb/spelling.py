@@ -79,6 +79,10 @@ TEXTS = BoundedTexts()
 
 LABELS = ("labels", "target", "targets")
 """Names of the input of labels, which losses call differently: each stands for the one that a model has."""
+IGNORED = -100
+"""Label of a token that is not learned, as in PyTorch."""
+LOG_PROBABILITIES = "log_probabilities"
+"""Tensor of the eval model of DPOLoss."""
 
 
 def input_name(name: str, inputs: Collection[str]) -> str:

@@ -50,7 +50,7 @@ LOSSES: dict[str, Callable[..., nn.Module]] = {
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How the exported model compared with PyTorch.
+    """The comparison of the exported model with PyTorch.
 
     Attributes
     ----------

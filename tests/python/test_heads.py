@@ -156,9 +156,14 @@ def test_what_needs_the_old_number_of_classes_is_refused(op: str) -> None:
         replace_head(read_model(behind(op)), {"classes": 2})
 
 
-def test_a_tied_weight_is_no_head() -> None:
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_tied_weight_is_no_head(turned: bool) -> None:
     proto = two_heads()
-    proto.graph.node[2].input[1] = "kind.weight"
+    for product in proto.graph.node[1:]:
+        product.input[1] = "turned" if turned else "kind.weight"
+    if turned:
+        proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((3, 4), np.float32), "kind.weight"))
+        proto.graph.node.insert(0, helper.make_node("Transpose", ["kind.weight"], ["turned"]))
     with pytest.raises(ModelError, match="No layer can be the head of the model"):
         replace_head(read_model(proto), {"classes": 2})
 

@@ -578,10 +578,10 @@ def _unknown_tensor(name: str, graph: Graph) -> ModelError:
     return ModelError(f"The provided name {name} is not a graph value info or a graph output; {outputs}")
 
 
-def _types_of_labels(graph: Graph, own: Collection[str], declared: Declared, compared: Iterable[str]) -> dict[str, str]:
+def _types_of_labels(graph: Graph, fed: Collection[str], declared: Declared, compared: Iterable[str]) -> dict[str, str]:
     """Return the types of float inputs that a loss added to a model: the type of the output compared with them."""
     dtype = next((declared.outputs[name] for name in compared if name in declared.outputs), None)
-    added = [v for v in graph.inputs if v.name not in own and v.dtype == "float32"]
+    added = [v for v in graph.inputs if v.name not in fed and v.dtype == "float32"]
     return {} if dtype is None else {v.name: dtype for v in added}
 
 

@@ -625,15 +625,15 @@ def _names_of_transformers(module: str, held: Collection[str]) -> list[str]:
 def _merged_constants(graph: Graph, called: set[str]) -> list[Decision]:
     """Copies, of constants most likely, in the place of which nodes read parameters that other nodes' calls name."""
     results, listed = {name for node in graph.nodes for name in node.outputs}, signature(graph)
-    found = []
+    decisions = []
     for node in graph.nodes:
         arguments = call_of(node)[1]
         copies = [argument for argument in arguments if _COPY.fullmatch(argument) and argument not in results]
         read = called.intersection(node.inputs) - {listed[name][1] for name in arguments if name in listed}
         if copies and read:
             reason = f"{node} reads {min(read)!r} in its place, which equals it: export with optimize=False"
-            found.append(Decision(copies[0], False, reason, doubtful=True))
-    return found
+            decisions.append(Decision(copies[0], False, reason, doubtful=True))
+    return decisions
 
 
 def is_transposed(tensor: Tensor, sources: list[str]) -> bool:

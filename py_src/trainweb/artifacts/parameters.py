@@ -199,7 +199,7 @@ def _expand(
     patterns = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(patterns, Iterable):
         raise TypeError(f"'{ARGUMENT[argument]}' must be names of parameters, got {type(patterns).__name__}.")
-    found: set[str] = set()
+    matches: set[str] = set()
     for pattern in patterns:
         names = _matches(pattern, initializers)
         lost = _LOST if matching(pattern, listed) else ""
@@ -210,8 +210,8 @@ def _expand(
                 f"Node arg {pattern:.80} is not found. In {ARGUMENT[argument]}, it is neither an initializer nor a "
                 f"regular expression for one; there are {_some(list(initializers))}.{lost}"
             )
-        found.update(names)
-    return [name for name in initializers if name in found]
+        matches.update(names)
+    return [name for name in initializers if name in matches]
 
 
 def _matches(pattern: str, initializers: dict[str, Tensor]) -> list[str]:

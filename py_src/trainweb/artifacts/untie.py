@@ -65,7 +65,7 @@ class _Merged:
         self.kinds = {name: kind for kind, name in listed.values()}
         self.arguments = {argument: name for argument, (_, name) in listed.items()}
         self.used = set(graph.names())
-        self.made: dict[tuple[str, str], str] = {}
+        self.copies: dict[tuple[str, str], str] = {}
         self.sources: dict[str, str] = {}
         self.held: set[str] = set()
         readers = graph.consumers()
@@ -107,21 +107,21 @@ class _Merged:
         is_turned = name not in (self.sources[name], *self.reshaped)
         if target in self.graph.initializers and not is_turned:
             return target
-        if (target, name) not in self.made:
+        if (target, name) not in self.copies:
             tensor = self.graph.initializers[name]
             notes = {key: note for key, note in notes_of(self.graph, tensor).items() if key not in (KIND, FOLDED)}
-            made = tensor.renamed(take_name((is_turned and "val") or target or f"{name}_constant", self.used))
+            copy = tensor.renamed(take_name((is_turned and "val") or target or f"{name}_constant", self.used))
             if target:
                 notes |= {FOLDED: f"[{target!r}]"} if is_turned else {KIND: self.kinds[target]}
-            made.notes = notes
-            self.made[target, name] = made.name
+            copy.notes = notes
+            self.copies[target, name] = copy.name
             if name in self.reshaped:
-                made = Tensor(made.name, made.dtype, (tensor.size,), bytes(tensor.data), made.notes)
-                self.made[target, name] = self._reshape(node, made.name, tensor.shape)
-            self.graph.initializers[made.name] = made
-            note(self.graph, made, made.notes)
-            self.sources.update({made.name: target} if target else {})
-        return self.made[target, name]
+                copy = Tensor(copy.name, copy.dtype, (tensor.size,), bytes(tensor.data), copy.notes)
+                self.copies[target, name] = self._reshape(node, copy.name, tensor.shape)
+            self.graph.initializers[copy.name] = copy
+            note(self.graph, copy, copy.notes)
+            self.sources.update({copy.name: target} if target else {})
+        return self.copies[target, name]
 
     def split_tiles(self) -> None:
         """Let instance norms with running statistics, in evaluation mode, have a Tile for each input."""
@@ -145,7 +145,7 @@ class _Merged:
 
         A parameter `bias` has a number for each channel, as in torch's modules. Other names are of an unknown shape.
         """
-        found = False
+        is_changed = False
         for node in self.graph.nodes:
             call, arguments = call_of(node)
             calls = _BIASED.get(node.op_type)
@@ -163,8 +163,8 @@ class _Merged:
                 note(self.graph, bias, {KIND: "PARAMETER"})
                 self.sources[name] = name
             node.inputs.append(name)
-            found = True
-        return found
+            is_changed = True
+        return is_changed
 
     def _reshape(self, node: Node, name: str, shape: tuple[int, ...]) -> str:
         """The name of `name` in another shape, by a node before all others."""

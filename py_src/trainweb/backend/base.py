@@ -22,7 +22,7 @@ STATE_BYTES = 4 * STATE_WORDS
 ALL = 2**N_SEGMENTS - 1
 """The bits of all segments."""
 Stop = Callable[[], bool] | None
-"""Whether a run that is under way is to end."""
+"""Returns True to end the run."""
 
 
 class Segments(Protocol):
@@ -56,8 +56,8 @@ class StagedBatches:
     Attributes
     ----------
     train, adding
-        The train step that overwrites gradients, and the one that adds to them. One batch alone goes right to where it
-        is read: both are the step that it takes.
+        The train step that overwrites gradients, and the one that adds to them. A single batch is
+        written in place; the two are then equal.
     update
         The optimizer step.
     clip

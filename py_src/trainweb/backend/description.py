@@ -11,7 +11,7 @@ from trainweb.ir.layout import FINGERPRINT
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Of the kernels that an engine runs.
+    """The description of the kernels that an engine runs.
 
     Attributes
     ----------

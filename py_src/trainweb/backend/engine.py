@@ -198,10 +198,10 @@ class Engine(ABC):
         EngineError
             They do not lie in an allocated block.
         """
-        found = self.call("tw_range", ptr, count)
-        if not found:
+        address = self.call("tw_range", ptr, count)
+        if not address:
             raise EngineError(f"{count} numbers from {ptr:#x} on do not lie in an allocated block.")
-        return NumberRange(*struct.unpack("<2f2Id", self.read(found, 4 * RANGE_WORDS)))
+        return NumberRange(*struct.unpack("<2f2Id", self.read(address, 4 * RANGE_WORDS)))
 
     @abstractmethod
     def bytes_in_use(self) -> int:

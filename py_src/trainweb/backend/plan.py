@@ -9,7 +9,7 @@ from trainweb.ir.program import Recomputation
 from trainweb.model.lazy import LazyTensor, Place, nbytes_of, pieces_of
 
 SEEN = "seen"
-"""How the names of the words start that tell for which parameters results were cached. New, they hold zeros."""
+"""Prefix of the words that tell for which parameters results were cached. New words are zeros."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,11 +173,11 @@ class Plan:
     kept: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Values that the plan keeps in that segment: offset and bytes by key."""
     inspected_nodes: list[InspectedNode] = field(default_factory=list)
-    """Of a plan that keeps all: what it computes, in order."""
+    """The results in order, for a plan that keeps all."""
     target: str = "wasm"
     """The back end that runs it."""
     body: GpuBody | None = None
-    """Of a plan for the GPU: what runs there, after the words, which are its head."""
+    """The GPU's part of a plan; `words` are the head that runs before it."""
 
     def disassemble(self) -> str:
         """One line per instruction: number, kernel, operands as segment+offset, node."""

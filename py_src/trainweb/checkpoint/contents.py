@@ -14,7 +14,7 @@ from ..model.graph import Tensor
 Property = int | float | str
 """int64, float32 or text."""
 DEFAULT_LEARNING_RATE = 0.001
-"""Of a fresh optimizer."""
+"""Learning rate of a fresh optimizer."""
 
 
 class ParameterHolder(ABC):
@@ -41,7 +41,7 @@ class ParameterHolder(ABC):
 
     @abstractmethod
     def contents(self) -> SessionContents:
-        """Everything; what lies in kernel memory is read when its data is."""
+        """Return everything; kernel memory is read lazily."""
 
     def gradient(self, name: str) -> Tensor | None:
         """Return the accumulated gradient of a session that runs; None for a frozen parameter."""

@@ -15,7 +15,7 @@ from trainweb import messages
 MOST = 2**53 - 1
 """The largest count: numbers of JavaScript have no larger integers without gaps."""
 WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-"""How a checkpoint writes the numbers that JSON lacks."""
+"""Words of checkpoints for the numbers that JSON lacks."""
 
 MISSING = ...
 

@@ -59,7 +59,7 @@ MODEL_GROUP = "full_precision"
 
 @dataclass
 class TrainingParameters(Attributes):
-    """How to train; attributes and defaults come from onnxruntime. One that is misspelt is an AttributeError.
+    """Settings of the training; attributes and defaults come from onnxruntime. A misspelt one is an AttributeError.
 
     Those for several devices and half precision must keep their defaults: `check` says of each why. Attributes that
     change no number here, such as recomputation, are accepted with a warning.

@@ -210,7 +210,7 @@ class _Compilation:
         def floats(names: Sequence[str]) -> list[str]:
             return [n for n in names if n in self.bufs and n in self.types and self.types[n].dtype == "float32"]
 
-        kept: dict[str, None] = {}
+        edges: dict[str, None] = {}
         for k in sorted(self.needed):
             op, node = self.ops[k], self.graph.nodes[k]
             ins, outs = map(floats, op.looked_at())
@@ -227,8 +227,8 @@ class _Compilation:
                 unit_axis=op.unit_axis,
             )
             self.inspected_nodes.append(inspected_node)
-            kept.update(dict.fromkeys([*ins, *outs]))
-        return [name for name in kept if name not in outputs]
+            edges.update(dict.fromkeys([*ins, *outs]))
+        return [name for name in edges if name not in outputs]
 
     # Types and shape arithmetic.
 
@@ -251,7 +251,7 @@ class _Compilation:
             for name, tensor in self.graph.initializers.items():
                 types.setdefault(name, initializer_type(tensor))
         consumers = self.graph.consumers()
-        made: dict[Hashable, Node] = {}
+        computations: dict[Hashable, Node] = {}
         for k, node in enumerate(self.graph.nodes):
             self.ops[k] = op = bind(node, self.graph.opsets)
             node.inputs = [self.same.get(name, name) for name in op.rewire(consumers, types)]
@@ -272,7 +272,7 @@ class _Compilation:
                 if name:
                     types[name] = result
             if op.is_pure:
-                first = made.setdefault(computation(op, results), node)
+                first = computations.setdefault(computation(op, results), node)
                 if first is not node:
                     self.same.update((name, former) for name, former in zip(node.outputs, first.outputs, strict=True))
 
@@ -291,9 +291,9 @@ class _Compilation:
         for name in filter(None, node.inputs):
             t = self.types[name]
             part.initializers[name] = Tensor.of(name, t.dtype, t.shape, t.value or ())
-        found = run(part, [name for name in node.outputs if name])
+        values = run(part, [name for name in node.outputs if name])
         named = zip(node.outputs, results, strict=False)
-        computed = [initializer_type(found[name]) if name in found else t for name, t in named]
+        computed = [initializer_type(values[name]) if name in values else t for name, t in named]
         return computed, all(t.value is not None for n, t in zip(node.outputs, computed, strict=True) if n)
 
     # What is needed.

@@ -61,7 +61,7 @@ class Cache:
 
 @dataclass(slots=True)
 class Context:
-    """Of one compilation.
+    """Facts and choices of one compilation.
 
     Attributes
     ----------

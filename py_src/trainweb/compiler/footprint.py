@@ -36,8 +36,8 @@ class Footprint:
         return self.start + sum(min(r, 0) for r in reach), self.start + sum(max(r, 0) for r in reach) + self.width
 
     def _columns(self, pitch: int, other: Footprint) -> bool:
-        own, others = (f._within(pitch) for f in (self, other))
-        return own is not None and others is not None and (own[1] <= others[0] or others[1] <= own[0])
+        mine, others = (f._within(pitch) for f in (self, other))
+        return mine is not None and others is not None and (mine[1] <= others[0] or others[1] <= mine[0])
 
     def _within(self, pitch: int) -> tuple[int, int] | None:
         """First and last column of a tensor with rows of `pitch` bytes, if no run leaves its row."""

@@ -40,13 +40,13 @@ class LoopCompiler:
         iterations: Iterations,
         ins: Sequence[Buf],
         outs: Sequence[Buf | None],
-        kept: Sequence[Buf | None],
+        saved_rows: Sequence[Buf | None],
         ending: Ending | None = None,
     ) -> None:
-        """Run `body`; `kept` are what the iterations started from, one below the other."""
-        if any(outs) or any(kept) or (ending is not None and ending.steps is not None):
+        """Run `body`; `saved_rows` are the values that iterations started from, one below the other."""
+        if any(outs) or any(saved_rows) or (ending is not None and ending.steps is not None):
             loop = _Loop(b, body, iterations, ins, self._compile, self._target, ending)
-            b.instructions.append(loop.instruction(outs, kept))
+            b.instructions.append(loop.instruction(outs, saved_rows))
 
     def loop_gradient(
         self,
@@ -82,13 +82,13 @@ class _Loop:
             shape = x.shape[1:] if first <= k < last else x.shape
             types[name] = TensorType(x.dtype, shape, x.value if k >= last else None)
         program = compile_body(body, types, [value.name for value in body.outputs])
-        found = {x.name: x for x in program.feeds}
+        feeds = {x.name: x for x in program.feeds}
         self.counter = self.back = self.b.temp("int64", (1,))
-        self.slots = [found.get(n) or self.b.temp(types[n].dtype, types[n].shape) for n in names[:first]]
-        self.elements = [found.get(n) for n in names[first:last]]
-        self.places = {found[n].storage: x for n, x in zip(names[last:], ins[last:], strict=True) if n in found}
-        if number in found:
-            self.places[found[number].storage] = self.counter
+        self.slots = [feeds.get(n) or self.b.temp(types[n].dtype, types[n].shape) for n in names[:first]]
+        self.elements = [feeds.get(n) for n in names[first:last]]
+        self.places = {feeds[n].storage: x for n, x in zip(names[last:], ins[last:], strict=True) if n in feeds}
+        if number in feeds:
+            self.places[feeds[number].storage] = self.counter
         self.body = [i.moved(self._placed, i.node) for i in program.instructions]
         self.results = [self._placed(x) for x in program.outputs]
 
@@ -97,13 +97,13 @@ class _Loop:
         at = self.places.get(x.storage)
         return x if at is None else Buf(at.storage, x.dtype, x.shape, x.value, at.shift + x.shift, x.name)
 
-    def instruction(self, outs: Sequence[Buf | None], kept: Sequence[Buf | None]) -> LoopCall:
+    def instruction(self, outs: Sequence[Buf | None], saved_rows: Sequence[Buf | None]) -> LoopCall:
         """All of it as one instruction."""
         b, it = self.b, self.it
         for slot, x in zip(self.slots, self.ins, strict=False):
             self._copy(slot, x)
         leave = self._begin()
-        for slot, rows in zip(self.slots, kept, strict=True):
+        for slot, rows in zip(self.slots, saved_rows, strict=True):
             self._put(slot, rows, False)
         for element, x, reverse in zip(self.elements, self.ins[it.carried :], it.scanned, strict=False):
             if element is not None and element.nbytes:
@@ -128,7 +128,7 @@ class _Loop:
             if out is not None:
                 self._copy(out, slot)
         numbers = [] if self.ending is None else [self.ending.count, steps]
-        outer = [*self.ins, *(x for x in (*outs, *kept, *numbers) if x is not None)]
+        outer = [*self.ins, *(x for x in (*outs, *saved_rows, *numbers) if x is not None)]
         inner = inner_storages(b.instructions, outer)
         live = [*self.slots, self.counter]
         nbytes = self.target.workspace_bytes(b.instructions, [], live, inner)
@@ -187,12 +187,12 @@ class _Loop:
     def _carry(self) -> None:
         """Copy the iteration's results to the slots of the next one, moving results in slots out of the way first."""
         slots = {slot.storage for slot in self.slots}
-        made = self.results[: self.it.carried]
-        for k, (x, slot) in enumerate(zip(made, self.slots, strict=True)):
+        values = self.results[: self.it.carried]
+        for k, (x, slot) in enumerate(zip(values, self.slots, strict=True)):
             if x.storage in slots and not x.same_place(slot):
-                made[k] = self.b.temp(x.dtype, x.shape)
-                self._copy(made[k], x)
-        for x, slot in zip(made, self.slots, strict=True):
+                values[k] = self.b.temp(x.dtype, x.shape)
+                self._copy(values[k], x)
+        for x, slot in zip(values, self.slots, strict=True):
             self._copy(slot, x)
 
 
@@ -241,10 +241,10 @@ class _Gradient:
         rows = [results[op.carried + k] + GRADIENT_SUFFIX for k in self.stacked]
         start, end = op.carried, op.carried + self.n_scanned
         inputs = [back, *flows, *sums, *self.carried, *self.names[start:end], *rows, *self.names[end:], *ran]
-        made = [self.carried[k] + GRADIENT_SUFFIX for k in self.flowing] + [f"{name}.after" for name in sums]
-        made += [self.names[i] + GRADIENT_SUFFIX for i in self.parted]
+        outputs = [self.carried[k] + GRADIENT_SUFFIX for k in self.flowing] + [f"{name}.after" for name in sums]
+        outputs += [self.names[i] + GRADIENT_SUFFIX for i in self.parted]
         graph.inputs = [Value(name, "", None) for name in inputs]
-        graph.outputs = [Value(name, "", None) for name in made]
+        graph.outputs = [Value(name, "", None) for name in outputs]
         graph.value_info = {}
         return graph
 
@@ -254,7 +254,7 @@ class _Gradient:
         start, end = op.carried, op.carried + self.n_scanned
         inputs, *ran = ins[: op.inputs], *ins[op.inputs : op.inputs + op.is_open]
         kept_from = op.inputs + len(ran)
-        kept, seeds = ins[kept_from : kept_from + op.carried], ins[kept_from + op.carried :]
+        saved_rows, seeds = ins[kept_from : kept_from + op.carried], ins[kept_from + op.carried :]
         of_seed = dict(zip(op.seeds, seeds, strict=True))
         flows = [of_seed.get(k) or _zeros(b, inputs[k].shape) for k in self.flowing]
         sums = [_zeros(b, inputs[i].shape) for i in self.summed]
@@ -264,7 +264,7 @@ class _Gradient:
         iterations = Iterations(op.trips, len(flows) + len(sums), tuple(scanned), tuple(parted))
         place = dict(zip(op.wanted, outs, strict=True))
         results = [place.get(k) for k in (*self.flowing, *self.summed, *self.parted)]
-        bufs = [*flows, *sums, *kept, *inputs[start:end], *rows, *inputs[end:], *ran]
+        bufs = [*flows, *sums, *saved_rows, *inputs[start:end], *rows, *inputs[end:], *ran]
         ending = Ending(ran[0]) if ran else None
         compiler.loop(b, self.body, iterations, bufs, results, [None] * iterations.carried, ending)
 

@@ -264,7 +264,7 @@ class Dataset:
             else:
                 selection = self._pick(indices, is_held_out)
         except (IndexError, ValueError, TypeError) as error:
-            raise FeedError(f"'indices' are not those of rows: {error}") from error
+            raise FeedError(f"'indices' must be numbers of rows: {error}") from error
         selection.preprocessing, selection._declared = self.preprocessing, self._declared
         return selection
 
@@ -594,9 +594,9 @@ class Dataset:
                 yield row
             memories[is_drawn] = items
 
-        kept = self._stream(rows, is_batched=self.is_batched)
-        kept.generator = None
-        return kept
+        stream = self._stream(rows, is_batched=self.is_batched)
+        stream.generator = None
+        return stream
 
     def prefetch(self, count: int = 1) -> Dataset:
         """Let a thread make so many rows (or batches) ahead; in Pyodide, which has no threads, the same without.

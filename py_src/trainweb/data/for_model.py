@@ -36,8 +36,10 @@ class ModelInputs:
     Data may lack those in `unread`, such as labels of predictions, and they are left out.
     """
 
-    def __init__(self, inputs: Mapping[str, Value], unread: Container[str] = (), told: set[str] | None = None) -> None:
-        self.values, self._unread, self._told = dict(inputs), unread, set() if told is None else told
+    def __init__(
+        self, inputs: Mapping[str, Value], unread: Container[str] = (), notices: set[str] | None = None
+    ) -> None:
+        self.values, self._unread, self._notices = dict(inputs), unread, set() if notices is None else notices
         first = {value.shape[0] for value in inputs.values() if value.shape}
         size = first.pop() if len(first) == 1 else None
         self.rows = size if isinstance(size, int) else None
@@ -45,8 +47,8 @@ class ModelInputs:
 
     def warn(self, text: object) -> None:
         """Warn, once in a session."""
-        if str(text) not in self._told:
-            self._told.add(str(text))
+        if str(text) not in self._notices:
+            self._notices.add(str(text))
             warn(str(text))
 
     def size(self, batch_size: int | None) -> int:

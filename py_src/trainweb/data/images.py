@@ -253,7 +253,7 @@ def labelled(paths: Sequence[Sequence[str]], classes: Sequence[str] | None) -> t
 
 @dataclass(frozen=True)
 class Options:
-    """How an image becomes an array, after the checks."""
+    """The checked settings that turn an image into an array."""
 
     width: int
     height: int

@@ -17,11 +17,11 @@ SEEDS = 2**53
 
 
 class Draw(NamedTuple):
-    """What the random numbers of an iteration over rows follow from."""
+    """The epoch and the seed that decide the random numbers of an iteration over rows."""
 
     epoch: int
     seed: int
-    """Of the fit."""
+    """The fit's seed."""
 
     def seed_with(self, seed: int) -> int:
         """The sum of the fit's seed and of the data's."""

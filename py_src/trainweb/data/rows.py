@@ -32,8 +32,8 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
 def plain_array(value: Any, dtype: Any = None) -> np.ndarray:
     """`np.asarray`, where what a masked array lacks is NaN, or None among texts. A tensor may need its gradient."""
     if isinstance(value, np.ndarray) and np.any(mask := getattr(value, "mask", False)):
-        missing, kept = (np.nan, value) if value.dtype.kind in "biuf" else (np.array(None), value.astype(object))
-        value = np.where(mask, missing, np.asarray(kept))
+        missing, plain = (np.nan, value) if value.dtype.kind in "biuf" else (np.array(None), value.astype(object))
+        value = np.where(mask, missing, np.asarray(plain))
     return np.asarray(value.detach() if hasattr(value, "detach") else value, dtype)
 
 

@@ -13,13 +13,12 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import flag, warn
 from trainweb.settings import Whole
+from trainweb.spelling import IGNORED, LOG_PROBABILITIES
 
-IGNORED = -100
-"""Label of a token that is not learned, as in PyTorch."""
 LENGTH = Whole(least=2, most=2**31 - 1)
 TOKEN = Whole(least=0, most=2**31 - 1)
-REFERENCE, LOG_PROBABILITIES = "reference", "log_probabilities"
-"""Input of DPOLoss, and the tensor of its eval model."""
+REFERENCE = "reference"
+"""Input of DPOLoss."""
 ANSWERS = ("chosen", "rejected")
 INPUTS = ("input_ids", "attention_mask", "position_ids", "labels")
 FORMS = ("prompt", "completion"), ("messages",), ("text",)

@@ -15,7 +15,7 @@ import numpy as np
 from trainweb.errors import FeedError
 
 WAIT_S = 0.05
-"""How often a wait for rows looks whether its reader has ended."""
+"""Seconds after which a wait for rows checks if its reader has ended."""
 CANCEL_S = 1.0
 """Largest time that rows may take to end once nobody wants them."""
 

@@ -89,7 +89,7 @@ ACCUMULATE = {
 """Batches for an optimizer step, and how their gradients become one: that of all their rows, or the sum."""
 
 CHECKPOINT = {"every": Field(Whole(least=1), None, is_optional=True)}
-"""What may be given of a checkpoint besides its store and name."""
+"""Optional settings of a checkpoint."""
 
 
 class EarlyStopping:

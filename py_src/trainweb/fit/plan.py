@@ -154,7 +154,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     core.get_learning_rate()  # which needs an optimizer model
     check_settings("fit", [name for name in settings if name not in OTHERS], [*FIT, *OTHERS])
     options = checked_options({name: value for name, value in settings.items() if name not in OTHERS})
-    inputs = ModelInputs(core.inputs["train"], told=core.told)
+    inputs = ModelInputs(core.inputs["train"], notices=core.notices)
     share, stratify = options["validation_split"], options["stratify"]
     labels = [name for name in inputs.values if name not in core.models.own.weights][-1:]
     train, validation = split_data(inputs, data, settings.get("validation_data"), share, labels, stratify=stratify)

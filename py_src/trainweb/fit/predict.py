@@ -95,7 +95,7 @@ def _checked(
     core.check_step("eval")
     if ema and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
-    inputs = ModelInputs(core.inputs["eval"], unread, core.told)
+    inputs = ModelInputs(core.inputs["eval"], unread, core.notices)
     dataset = inputs.dataset(data)
     inputs.require(dataset, "data")
     if dataset.is_batched and options["batch_size"] is not None:
@@ -116,9 +116,9 @@ def _batches(inputs: ModelInputs, dataset: Dataset, options: Mapping[str, Any]) 
         yield {name: array[start : start + size] for name, array in dataset.columns.items()}
 
 
-def _filled(feeds: Mapping[str, Any], count: int, whole: int) -> Mapping[str, Any]:
+def _filled(feeds: Mapping[str, Any], count: int, rows: int) -> Mapping[str, Any]:
     """A batch of `count` rows with as many as the first has: its own come again."""
-    if count >= whole:
+    if count >= rows:
         return feeds
-    order = np.arange(whole) % count
+    order = np.arange(rows) % count
     return {name: np.asarray(value)[order] for name, value in feeds.items()}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainweb.training.history import History
 
 POSITION = ("epoch", "step", "loss_sum", "rows", "optimizer_steps", "terms")
-"""What a checkpoint has of a position."""
+"""Fields of a position that a checkpoint stores."""
 NAMES = {math.inf: "inf", -math.inf: "-inf"}
 """JSON has no such numbers."""
 
@@ -206,8 +206,8 @@ def read_epoch(epoch: Any, index: int) -> Epoch:
         return record.get(name, fields.MISSING), f"{field}.{name}"
 
     values, training = read_values(*get("validation")), read_values(*get("training"))
-    given = fields.mapping(record.get("terms", {}), f"{field}.terms")
-    terms = {name: fields.any_number(term, f"{field}.terms") for name, term in given.items()}
+    stored = fields.mapping(record.get("terms", {}), f"{field}.terms")
+    terms = {name: fields.any_number(term, f"{field}.terms") for name, term in stored.items()}
     number, steps = fields.count(*get("epoch"), index + 1, index + 1), fields.count(*get("steps"))
     loss, rate = fields.any_number(*get("loss")), fields.rate(*get("learningRate"))
     return Epoch(number, steps, loss, rate, fields.rate(*get("seconds")), values, training, terms)

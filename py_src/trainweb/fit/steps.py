@@ -47,10 +47,10 @@ def located(
             said = messages.NAN_IN_ROW(reason=error, name=name, value=number, row=int(rows[k]), data=data)
             error.args = said.args
         return error
-    found = None if error.value is None else find_value(feeds, error.value, error.position, len(rows))
-    if found is None:
+    spot = None if error.value is None else find_value(feeds, error.value, error.position, len(rows))
+    if spot is None:
         return error
-    name, k = found
+    name, k = spot
     row = int(rows[k])
     place = f"batch {error.batch}" + (f" of epoch {error.epoch}" if error.epoch else "")
     said = messages.IN_ROW(reason=error, name=name, row=row, data=data, place=place)
@@ -118,7 +118,7 @@ class Position(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """Of the epoch so far; NaN without a label that counts."""
+        """Loss of the epoch so far; NaN without a label that counts."""
         return self.loss_sum / self.rows if self.rows else math.nan
 
 
@@ -142,12 +142,12 @@ class FitSteps:
 
     def run(self, batches: StagedBatches, count: int) -> tuple[list[float], Exception | None]:
         """Run so many batches; the losses of those up to one that fails, and its error."""
-        before, kept = self.at.step, self.at.kept
+        before, first = self.at.step, self.at.kept
         position, losses, error = self._host.run_batches(batches, count)
         self.at = Position(*WORDS.unpack(position))
         done, numbers = self.at.step - before, len(losses) // count
         for k in range(done if numbers > 1 else 0):
-            self.add_terms(losses[k * numbers + 1 : (k + 1) * numbers], batches.rows, kept + k)
+            self.add_terms(losses[k * numbers + 1 : (k + 1) * numbers], batches.rows, first + k)
         losses = losses[::numbers]
         return losses[:done], error or self._fault(*losses[done:])
 

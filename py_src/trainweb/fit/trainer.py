@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from trainweb.training.session_methods import SessionMethods
 
 FRAME_S = 1 / 60
-"""How long `fit_async` computes before it lets others run, and the least time between two events of progress."""
+"""Seconds that `fit_async` computes before it lets others run, and between two events of progress at least."""
 
 RUNNING: WeakSet[SessionCore] = WeakSet()
 """Sessions that are being fitted."""
@@ -105,7 +105,7 @@ class RowBatches:
         if not self.left:
             return [], None
         core, at, size = self._core, self._steps.at, len(self.left[0])
-        # The user's function is called before each optimizer step.
+        # The user's function is called before each update, so only one is run at a time.
         updates = 1 if isinstance(self._schedule, Function) else every and every - at.optimizer_steps % every
         most = self._most if updates is None else min(self._most, updates * accumulate - at.waiting)
         taken = list(takewhile(lambda rows: len(rows) == size, self.left[:most]))

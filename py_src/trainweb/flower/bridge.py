@@ -43,7 +43,7 @@ COUNT = "num-examples"
 
 
 class TaskError(Exception):
-    """Nothing comes of a task, and the page may have the next one."""
+    """The task failed; the page may have the next one."""
 
 
 @dataclass(frozen=True)

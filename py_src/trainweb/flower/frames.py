@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 VERSION = 1
-"""Of what crosses; a page of another one is sent away."""
+"""Version of the messages; a page of another one is refused."""
 MAX_HEADER = 1 << 20
 """Bytes: names and shapes of some ten thousand parameters."""
 MAX_RANK = 16
@@ -26,7 +26,7 @@ MAX_NUMBERS = 2**53
 Shapes = dict[str, tuple[int, ...]]
 Arrays = dict[str, np.ndarray]
 KINDS = ("train", "evaluate")
-"""Of tasks, that a page can do."""
+"""Kinds of tasks that a page can do."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ ADAPTER_B = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
 """The factor of an adapter that starts as zeros, by its name in PEFT."""
 MAGNITUDE = ".lora_magnitude_vector"
 CACHE = "trainweb.cache/"
-"""What the names of cache inputs start with."""
+"""Prefix of the names of cache inputs."""
 
 
 @dataclass(slots=True)

@@ -156,7 +156,7 @@ def walk(roots: Sequence[Expr], known: Collection[int] = ()) -> Iterator[Expr]:
 
 
 def count_uses(roots: Sequence[Expr]) -> dict[Expr, int]:
-    """How often each expression is an operand or a result."""
+    """Count how often each expression is an operand or a result."""
     return Counter(chain(roots, *(x.args for x in walk(roots))))
 
 

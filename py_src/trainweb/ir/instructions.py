@@ -92,7 +92,7 @@ class Buf:
         return Buf(self.storage, self.dtype, tuple(shape), self.value if not shift else None, start, self.name)
 
     def among(self, places: Mapping[Storage, Storage]) -> Buf:
-        """The tensor on the storage that `places` has for its own, or itself."""
+        """Return the tensor on the storage that replaces its own in `places`, if one does."""
         storage = places.get(self.storage)
         return self if storage is None else Buf(storage, self.dtype, self.shape, self.value, self.shift, self.name)
 

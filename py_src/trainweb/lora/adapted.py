@@ -270,13 +270,13 @@ class LoraModel:
         is_own = name in self.parameter_names or name in self._saved
         return base_name if base_name in self.base.initializers and not is_own else None
 
-    def _check_base(self, name: str, own: str, tensors: Mapping[str, Tensor]) -> None:
+    def _check_base(self, name: str, key: str, tensors: Mapping[str, Tensor]) -> None:
         """Raise CheckpointError where a tensor of a file is not the one that it repeats."""
-        base, is_tied = self.base.initializers[own], own in self._whole
+        base, is_tied = self.base.initializers[key], key in self._whole
         if base.dtype != "float32":
             return  # a quantized weight, which only resembles that of the file
-        if not _is_rounded(tensors[name], tensors[own] if is_tied else self._turned(base)):
-            wanted = f"equal to {shown(own)}, which is tied to it" if is_tied else "the weight that this base model has"
+        if not _is_rounded(tensors[name], tensors[key] if is_tied else self._turned(base)):
+            wanted = f"equal to {shown(key)}, which is tied to it" if is_tied else "the weight that this base model has"
             raise CheckpointError(f"{shown(name)} of the adapter is not {wanted}.")
 
     def _start(self, name: str) -> Tensor:

@@ -17,7 +17,7 @@ INITS = ("default", "gaussian")
 MOST_RANK = 2**16
 """No layer is as wide; beyond it memory is the limit."""
 LEAST_FLOAT32, MOST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
-"""Of normal numbers: the scaling is a float32 of the model."""
+"""Limits of normal float32 numbers: the scaling is one of them."""
 
 WITHOUT_EFFECT = {
     "auto_mapping",
@@ -53,7 +53,7 @@ MOST_SHOWN, MOST_LISTED = 80, 20
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """How the adapters of a model are made.
+    """Settings of the adapters of a model.
 
     Attributes
     ----------

@@ -70,13 +70,9 @@ def _modules(graph: Graph, layer: Layer, name: str, path: Node, generated: re.Pa
     return [named, _rooted(_module_of_node(path), graph), f"{named}.{layer.kind.name}"]
 
 
-def default_targets(
-    graph: Graph, layers: Sequence[Layer], families: Mapping[tuple[str, ...], str] = DEFAULT_TARGETS
-) -> list[str]:
+def default_targets(layers: Sequence[Layer], families: Mapping[tuple[str, ...], str] = DEFAULT_TARGETS) -> list[str]:
     """Choose the modules to adapt: as PEFT does, else all products but the last. Raise ModelError without two."""
-    order = {id(node): k for k, node in enumerate(graph.nodes)}
-    places = {layer.module: order[id(layer.sites[0])] for layer in layers if layer.kind is LINEAR}
-    modules = sorted(places, key=lambda module: places[module])
+    modules = [layer.module for layer in layers if layer.kind is LINEAR]
     tails = {module.rpartition(".")[2] for module in modules}
     for family, sign in families.items():
         if tails.issuperset(family) and any(module.endswith(sign) for module in modules):

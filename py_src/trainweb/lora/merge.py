@@ -14,7 +14,7 @@ from trainweb.onnxblock.transforms import prune, prune_constants
 from trainweb.training.inference import InferenceCore
 
 OPSET = 17
-"""Of the small graphs that are run here."""
+"""Opset of the small graphs that are run here."""
 
 
 def merged_weights(base: Graph, layers: Sequence[Layer], config: LoraConfig, held: Mapping[str, Tensor]) -> Graph:

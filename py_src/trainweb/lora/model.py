@@ -100,7 +100,7 @@ def inject(
     saved = chosen(modules_to_save, owners(base), "modules_to_save", of_peft=of_peft) if modules_to_save else []
     base = base if config.ensure_weight_tying else untied(base, saved)
     layers = find_layers(base)
-    used = [layer for layer in _targeted(base, layers, targets, of_peft) if not lies_in(layer.module, saved)]
+    used = [layer for layer in _targeted(layers, targets, of_peft) if not lies_in(layer.module, saved)]
     if not used:
         raise ModelError("targets: modules_to_save has all of these modules, too. Such modules have no adapter.")
     config = replace(
@@ -123,13 +123,13 @@ def inject(
     return LoraModel(base, used, config, init, seed)
 
 
-def _targeted(base: Graph, layers: Sequence[Layer], targets: Sequence[str] | str | None, of_peft: bool) -> list[Layer]:
+def _targeted(layers: Sequence[Layer], targets: Sequence[str] | str | None, of_peft: bool) -> list[Layer]:
     """The layers that `targets` of `inject` stand for."""
     word = targets[0] if isinstance(targets, (list, tuple)) and len(targets) == 1 else targets
     if targets is None:
-        wanted = default_targets(base, layers)
+        wanted = default_targets(layers)
     elif isinstance(word, str) and word.lower() == ALL_LINEAR:
-        wanted = default_targets(base, layers, {})
+        wanted = default_targets(layers, {})
     else:
         wanted = chosen(targets, [layer.module for layer in layers], "targets", of_peft=of_peft)
     return [layer for layer in layers if layer.module in wanted]

@@ -18,7 +18,7 @@ from .graph import EXPORTER_NOTES, FX_NODE
 from .schema import messages
 
 TELLS = re.compile(r"%detach|aten\.(_?embedding|(max|min)\.dim\b|clamp\.Tensor|cross_entropy_loss)")
-"""Of the exporter's own nodes these kinds matter."""
+"""The kinds of the exporter's own nodes that matter."""
 _NAMES = re.compile(r"%[pbc]_|%(new_)?(ones|zeros|full)|%clone|_norm")
 """These tell which of equal tensors a node reads: parameters, buffers and constants among its arguments, and norms."""
 KEPT_KEYS = frozenset(key.encode() for key in EXPORTER_NOTES)

@@ -20,7 +20,7 @@ from .remote import RangedFile, RemoteRange
 from .weights import SUFFIX, Weights
 
 KEYS = ("location", "offset", "length", "checksum")
-"""What ONNX defines. The checksum, of a whole file that need not be read, is not verified."""
+"""Keys that ONNX defines. The checksum, of a whole file that need not be read, is not verified."""
 
 MAX_DIGITS = 19
 """Digits of 2^63; longer numbers are no file offsets."""
@@ -163,7 +163,7 @@ def byte_view(source: Any) -> bytes | memoryview:
 
 
 def check_range(end: int, size: int, name: str, what: str) -> None:
-    """That data up to byte `end` lies within a file of `size` bytes."""
+    """Raise ModelError if data up to byte `end` exceeds a file of `size` bytes."""
     if end > size:
         raise ModelError(f"{what} reaches to byte {end} of external file {name!r}, which has {size} bytes")
 

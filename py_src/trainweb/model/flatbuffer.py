@@ -21,7 +21,7 @@ _I32 = struct.Struct("<i")
 _SCALARS = {code: struct.Struct(f"<{code}") for code in "?bBifq"}
 
 SHARING = 4
-"""How often the whole file may be read: objects may be shared, but not endlessly."""
+"""Limit of reads, in whole files: objects may be shared, but not endlessly."""
 
 
 class Buffer:

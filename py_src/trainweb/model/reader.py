@@ -578,7 +578,7 @@ def _may_be_same(a: Value, b: Value) -> bool:
 
 
 def _check_declaration(value: Value | Sequence, graph: Graph) -> None:
-    """That an input that declares an initializer says the same as its tensor."""
+    """Raise ModelError if an input that declares an initializer differs from its tensor."""
     tensor = graph.initializers[value.name]
     said = value.shape if isinstance(value, Value) else ()
     fits = said is None or (

@@ -18,9 +18,9 @@ from trainweb.model.remote import RangedFile, tensor_of
 from trainweb.model.safetensors import Entry, entries_of
 
 GIVEN = "trainweb:weights"
-"""What the locations of weights among external data start with, where a page gives them."""
+"""Prefix of the locations of weights that a page gives among external data."""
 SPARE = f"{GIVEN}/spare"
-"""What they start with where a graph may have data of its own, so that they are not needed."""
+"""Prefix where a graph may have data of its own, so that the weights are not needed."""
 SUFFIX = ".safetensors"
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 """Types that a file may have instead of each other."""

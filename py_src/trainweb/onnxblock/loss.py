@@ -14,13 +14,10 @@ from trainweb.onnxblock import blocks, context
 from trainweb.onnxblock.blocks import Block, add_input_like, array_initializer
 from trainweb.onnxblock.context import add_node, generate_name, skip_names
 from trainweb.settings import Choice, NotNegative, Number, Positive, Weights, Whole, YesNo, checked
+from trainweb.spelling import IGNORED, LOG_PROBABILITIES
 
 FLOAT, INT64 = DTYPE_CODES["float32"], DTYPE_CODES["int64"]
 Reduction = Annotated[str, Choice(("mean", "sum", "none"))]
-IGNORED = -100
-"""Label of a token that does not count."""
-LOG_PROBABILITIES = "log_probabilities"
-"""Tensor of the eval model of DPOLoss."""
 LEAST_REST = 1e-7
 """Lower bound of 1 - p, below each value but 0 that it has in float32."""
 

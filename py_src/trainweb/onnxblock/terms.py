@@ -83,8 +83,8 @@ class Term:
         names = {}
         for parameter in signature(self.loss.build).parameters.values() if isinstance(self.loss, Loss) else ():
             if isinstance(parameter.default, str) and parameter.name.endswith("_name"):
-                own = f"{self.output}_{parameter.name.removesuffix('_name')}"
-                names[parameter.name] = labels_of(self.output) if parameter.name in OF_LABELS else own
+                of_output = f"{self.output}_{parameter.name.removesuffix('_name')}"
+                names[parameter.name] = labels_of(self.output) if parameter.name in OF_LABELS else of_output
         if isinstance(self.loss, Loss) and (self.loss._n_inputs != 1 or not names):
             raise messages.LOSS_INPUTS(loss=self.kind, n=self.loss._n_inputs, names=self.output, first=self.output)
         return weighed(self.loss, lambda: str(self.loss(self.output, **names)), weights, names.values())

@@ -120,15 +120,15 @@ class GridSample(Composite):
         index: Var | None = None
         weight: Var | None = None
         inside: Var | None = None
-        for (pixel, own), size in zip(chosen, sizes, strict=True):
+        for (pixel, share), size in zip(chosen, sizes, strict=True):
             held = pixel.op("Max", 0.0).op("Min", size - 1.0)
             if self.padding_mode == "zeros":
                 here = held.equal(pixel)
                 inside = here if inside is None else inside.and_(here)
             place = held.cast("int64")
             index = place if index is None else index * size.cast("int64") + place
-            if own is not None:
-                weight = own if weight is None else weight * own
+            if share is not None:
+                weight = share if weight is None else weight * share
         assert index is not None
         # (N, 1, places) for every channel.
         shape = integers(g, [1]).op("Concat", pixels.sizes().part(0, 1, 2), axis=0)

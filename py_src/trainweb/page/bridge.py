@@ -77,7 +77,7 @@ Handout = tuple[Any, "list[Part] | Part"]
 """A value, and a file."""
 
 Open: TypeAlias = "Opened | InferenceModel | Artifacts | CheckpointState"
-"""What a handle stands for."""
+"""The objects that handles stand for."""
 
 _files: list[FileHost] = []
 _opened: dict[int, Open] = {}
@@ -308,10 +308,10 @@ def _rebind(opened: Opened, places: Mapping[Place, tuple[int, str]], memory: Seg
     """
     for tensor in _held(opened):
         place = tensor.place if isinstance(tensor, LazyTensor) else None
-        found = None if place is None else places.get(replace(place, conversion=()))
-        if found is None:
+        target = None if place is None else places.get(replace(place, conversion=()))
+        if target is None:
             continue
-        offset, dtype = found
+        offset, dtype = target
         there = Place("segment", PARAMETERS, offset, prod(tensor.shape) * ITEM_SIZE[dtype])
         read_into = partial(memory.read_segment_into, PARAMETERS, offset)
         moved = converted(LazyTensor(tensor.name, dtype, tensor.shape, read_into, there), tensor.dtype)
@@ -336,8 +336,8 @@ def _held(opened: Opened) -> Iterator[Tensor]:
 
 def _places_of(tensors: Iterable[Tensor]) -> list[tuple[int, int, int]]:
     places = (tensor.place for tensor in tensors if isinstance(tensor, LazyTensor))
-    found = (place for place in places if place is not None and place.kind == "file")
-    return sorted({(place.index, place.offset, place.nbytes) for place in found})
+    files = (place for place in places if place is not None and place.kind == "file")
+    return sorted({(place.index, place.offset, place.nbytes) for place in files})
 
 
 @answered
@@ -446,8 +446,8 @@ def load_weights(handle: int, file: Any, strict: bool, bases_json: str) -> None:
 def adapter(handle: int, bases_json: str) -> Handout:
     """Return the trained adapters of a session as PEFT's two files."""
     adapted, memory = _adapted(handle, bases_json)
-    found = adapted.adapter(memory)
-    return found.config_json, found.weights
+    result = adapted.adapter(memory)
+    return result.config_json, result.weights
 
 
 @answered
@@ -501,13 +501,13 @@ def compile_plan(
     handle: int, key: str, overwrite: bool, signature_json: str, in_use_json: str, target: str = WASM
 ) -> Handout:
     """A target's plan of a step for feeds of these dtypes and dims, beside plans that keep `in_use_json`."""
-    found, kind = _find(handle), StepKind.of(key)
+    opened, kind = _find(handle), StepKind.of(key)
     feeds = signature_of(json.loads(signature_json))
     in_use = {name: (offset, nbytes) for name, offset, nbytes in json.loads(in_use_json)}
     plan: Plan
     metrics: list[Described] = []
-    if isinstance(found, InferenceModel):
-        plan = found.compile(feeds, in_use, kind, target)
+    if isinstance(opened, InferenceModel):
+        plan = opened.compile(feeds, in_use, kind, target)
     elif kind.is_forward or kind.base in ("train", "eval"):
         models = _training(handle).models
         plan = models.compile_step(kind, feeds, overwrite, in_use, target=target)
@@ -523,8 +523,8 @@ def compile_plan(
 @answered
 def forward_inputs(handle: int, key: str) -> list[dict[str, Any]]:
     """The inputs of a step that predicts or makes tokens."""
-    found = _find(handle)
-    forward = (found if isinstance(found, InferenceModel) else _training(handle).models).forward(StepKind.of(key))
+    opened = _find(handle)
+    forward = (opened if isinstance(opened, InferenceModel) else _training(handle).models).forward(StepKind.of(key))
     assert forward is not None
     return declarations(forward.inputs.values(), forward.deciding)
 
@@ -540,7 +540,7 @@ def compile_inspected(handle: int, key: str, overwrite: bool, signature_json: st
     plan = _training(handle).models.compile_step(kind, feeds, overwrite, keep_all=True)
     blobs = Blobs()
     header = {**plan_json(plan, kind, overwrite, feeds, blobs), "text": plan.text}
-    units = [asdict(found) for found in rectified_units(plan)]
+    units = [asdict(dead) for dead in rectified_units(plan)]
     nodes = [asdict(node) for node in plan.inspected_nodes]
     return {"header": header, "outputs": [*plan.outputs], "nodes": nodes, "units": units}, blobs.data
 
@@ -555,7 +555,7 @@ def check_numerics(handle: int, step: str, *args: Any) -> dict[str, int] | None:
 
 @answered
 def explain(handle: int, key: str, overwrite: bool, signature_json: str, target: str = WASM) -> str:
-    """How the compiler comes to a target's plan of a train or eval step."""
+    """Explain how the compiler makes a target's plan of a train or eval step."""
     feeds = signature_of(json.loads(signature_json))
     return _training(handle).models.explain(StepKind.of(key), feeds, overwrite, target)
 
@@ -593,8 +593,8 @@ ARTIFACT_GRAPHS = {"training_model": 0, "eval_model": 1, "optimizer_model": 2}
 @answered
 def artifact(handle: int, name: str) -> Handout | None:
     """Return a file that `create_from_model` or `build_files` built; None if there is no optimizer model."""
-    found = _find(handle)
-    built = found.artifacts if isinstance(found, Opened) else found
+    opened = _find(handle)
+    built = opened.artifacts if isinstance(opened, Opened) else opened
     if built is None or isinstance(built, (InferenceModel, CheckpointState)):
         raise messages.NO_ARTIFACTS()
     if name in ("checkpoint", "nominal_checkpoint"):
@@ -647,12 +647,12 @@ def moment_places(handle: int, name: str) -> list[dict[str, Any]]:
     """Return the places of a parameter's optimizer moments; an empty list for a frozen parameter."""
     layout = _training(handle).models.layout
     slot = layout.find(name)
-    found = []
+    rows = []
     for moment in layout.moments if slot.trainable_offset >= 0 else ():
         offset, shape = layout.moment(moment, slot)
         segment = MOMENT_OF[moment].segment
-        found.append({"moment": moment, "segment": segment, "offset": offset, "dims": list(shape)})
-    return found
+        rows.append({"moment": moment, "segment": segment, "offset": offset, "dims": list(shape)})
+    return rows
 
 
 # Files without a session.

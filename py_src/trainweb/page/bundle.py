@@ -333,7 +333,7 @@ def make_bundle(
 
 
 def _check_names(feeds: Feeds, models: SessionModels) -> None:
-    """That there is a step of these feeds, which would be left out without a word."""
+    """Raise if there is no step of these feeds, which would be left out silently."""
     if any(set(feeds) == set(models.inputs[kind]) for kind in ("train", "eval") if models.graphs[kind] is not None):
         return
     names = models.inputs["train"]

@@ -102,7 +102,7 @@ class Described:
 
 @dataclass(slots=True)
 class Report:
-    """What `trainweb.check` found.
+    """The result of `trainweb.check`.
 
     Attributes
     ----------
@@ -307,8 +307,8 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         named = {**dict(zip(CHOICES, choices, strict=True)), **arguments}
         asked_for = dict(named)
         if named.get("head") is not None:
-            whole = graph
-            model, named["lora"] = take_head(lambda: whole, named, named.get("lora"))
+            base = graph
+            model, named["lora"] = take_head(lambda: base, named, named.get("lora"))
             graph, choices = model, tuple(named[name] for name in CHOICES)
             arguments = {name: value for name, value in arguments.items() if name not in FILES}
         arguments = {name: value for name, value in arguments.items() if name not in ("head", "lora")}

@@ -18,7 +18,7 @@ REQUIRED: Any = object()
 
 
 class Public(Enum):
-    """How the public class of a language has a call."""
+    """The form of a call in the public class of a language."""
 
     FORWARD = "a generated method that passes it on"
     BY_HAND = "a method that does more than pass it on"

@@ -57,7 +57,7 @@ TYPES = {
 }
 """Texts of properties by their type, and what makes values of them."""
 PARTS = 3
-"""Of a property: name, type and text."""
+"""Parts of a property: name, type and text."""
 INT64 = (-(2**63), 2**63 - 1)
 Pieces = list[tuple[int, Tensor]]
 """Places in a segment, in bytes, and the tensors that lie there."""
@@ -195,7 +195,7 @@ def start_segments(layout: Layout, contents: SessionContents) -> dict[int, Piece
     return segments
 
 
-def _start_averages(layout: Layout, contents: SessionContents, found: dict[int, Pieces]) -> None:
+def _start_averages(layout: Layout, contents: SessionContents, segments: dict[int, Pieces]) -> None:
     """Averages as they were kept, or where a run that kept none goes on, the parameters as they are."""
     for slot in () if contents.is_nominal else layout.trained():
         offset, shape = layout.moment(AVERAGES.saved, slot)
@@ -204,7 +204,7 @@ def _start_averages(layout: Layout, contents: SessionContents, found: dict[int, 
             continue  # the first step makes them
         tensor = tensor or contents.parameters[slot.name]
         check_same_type(tensor, "float32", shape)
-        found.setdefault(AVERAGES.segment, []).append((offset, tensor))
+        segments.setdefault(AVERAGES.segment, []).append((offset, tensor))
 
 
 def start_state(contents: SessionContents) -> bytes:

@@ -145,7 +145,7 @@ class SessionCore:
             memory_budget=memory_budget,
             halves=origin.halves,
         )
-        self.layout, self.told = self.models.layout, set[str]()
+        self.layout, self.notices = self.models.layout, set[str]()
         self.inputs, self.outputs = self.models.inputs, self.models.outputs
         self.host = RUNTIME.open_host(self.engine, self.models.segment_bytes)
         self.plans = PlanCache(self.host, max_plans)
@@ -175,7 +175,7 @@ class SessionCore:
                 _release(self.state, self.parameters, self.host, give_back=give_back)
 
     def _check(self) -> None:
-        """Raise after release; have the parameters here, where another session of the state had them last."""
+        """Raise after release; take the contents back from the session of the state that used them last."""
         self.host.check()
         if self.state._holder is not self.parameters:
             self.parameters.take(self.state._lent())
@@ -353,7 +353,7 @@ class SessionCore:
                 raise messages.FETCH_TYPE(name=name, dtype=slot.dtype, shape=list(slot.shape), actual=actual)
 
     def profile(self, kind: StepKind, feeds: Mapping[str, Tensor], runs: int) -> tuple[Plan, list[float]]:
-        """Step once, then `runs` times: the plan of these, and milliseconds of its instructions, the mean over them.
+        """Step once, then time `runs` steps. Return their plan and the mean milliseconds of each instruction.
 
         All that may fail for want of memory comes before the first step.
         """
@@ -617,7 +617,7 @@ def checked_rate(name: str, value: Any) -> float:
 _live: weakref.WeakSet[SessionCore] = weakref.WeakSet()
 
 _abandoned: deque[Callable[[], None]] = deque()
-"""How to release sessions that were dropped without `release`. Garbage is found at any time, even while kernels run: it
+"""Functions that release sessions dropped without `release`. Garbage is found at any time, even while kernels run: it
 is freed when the next session is made."""
 
 

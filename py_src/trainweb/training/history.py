@@ -236,7 +236,7 @@ class Run:
 
 @dataclass(frozen=True)
 class LearningRates:
-    """What `find_learning_rate` found.
+    """The result of `find_learning_rate`.
 
     Attributes
     ----------

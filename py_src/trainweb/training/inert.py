@@ -108,8 +108,8 @@ def without_effect(options: Any, entries: Mapping[str, str]) -> list[str]:
     return [f"{name}={value!r} ({why})" for name, value, why in texts]
 
 
-def warn_without_effect(found: Iterable[str]) -> None:
+def warn_without_effect(options: Iterable[str]) -> None:
     """Warn of options that change nothing, if there are any."""
-    text = ", ".join(found)
+    text = ", ".join(options)
     if text:
         warn(str(messages.NO_EFFECT(options=text)))

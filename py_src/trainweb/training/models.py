@@ -67,7 +67,7 @@ OF_STATE = {
 
 Feeds = Mapping[str, TensorType]
 InUse = Mapping[str, tuple[int, int]]
-"""What plans keep in the segment of prepared values, and where: offset and bytes by what it is."""
+"""Values that plans keep in the segment of prepared values: offset and bytes by key."""
 
 
 class SessionModels:
@@ -116,7 +116,7 @@ class SessionModels:
         self._fixed = {4 * s.offset for name, s in self.layout.slots.items() if name in fixed}
         """Byte offsets of parameters that no step changes."""
         self.counts = {"train": LossCount(), "eval": LossCount()}
-        """Of the losses of steps: what their means are of."""
+        """Divisors of the losses of steps, by kind."""
         for kind, graph in (("train", train), ("eval", evaluation)):
             if graph is not None and self.outputs[kind]:
                 loss, inputs = self.outputs[kind][0], self.inputs[kind].values()
@@ -127,9 +127,9 @@ class SessionModels:
         self._adding = None
         """The training model for steps that add to the gradients: each batch counts by the divisor of its loss."""
         if self.outputs["train"] and not self.counts["train"].is_sum:
-            loss, inputs, whole = self.outputs["train"][0], self.inputs["train"].values(), self.graphs["train"]
-            assert whole is not None
-            self._adding = weighted_gradients(whole, loss, self.counts["train"], inputs)
+            loss, inputs, train_graph = self.outputs["train"][0], self.inputs["train"].values(), self.graphs["train"]
+            assert train_graph is not None
+            self._adding = weighted_gradients(train_graph, loss, self.counts["train"], inputs)
         self._evaluations: dict[str, tuple[Graph, list[Described]]] = {}
         self._forwards: dict[str, Forward] = {}
 
@@ -296,7 +296,7 @@ class SessionModels:
         return graph
 
     def explain(self, kind: StepKind, feeds: Feeds, overwrite: bool, target: str = WASM) -> str:
-        """How the compiler comes to the plan of a "train" or "eval" step: what is lowered, then each pass as a diff.
+        """Explain the compilation of a "train" or "eval" step: the lowered program, then each pass as a diff.
 
         Of a GPU's plan, the dispatches follow: template, grid and node.
         """

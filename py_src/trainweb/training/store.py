@@ -57,7 +57,7 @@ MAX_NAME = 180
 """Bytes of a file name, which has suffixes besides."""
 ITEM = 4
 FORMAT = "trainweb-session-1"
-"""What the metadata calls it; another number is another layout."""
+"""Name of the format in the metadata; another number is another layout."""
 LONGEST_NAME = 40
 """Letters of an optimizer's name that a message shows."""
 
@@ -101,11 +101,11 @@ def places(core: SessionCore) -> str:
     return json.dumps(listed, separators=(",", ":"), ensure_ascii=False)
 
 
-def _check_places(stored: Any, own: list[Any]) -> None:
+def _check_places(stored: Any, expected: list[Any]) -> None:
     """Raise for the first parameter that only one of two lists of `places` has, or that differs."""
-    if stored == own:
+    if stored == expected:
         return
-    theirs, mine = _described(stored), _described(own)
+    theirs, mine = _described(stored), _described(expected)
     for name in (*mine, *theirs):
         there, here = theirs.get(name, "missing"), mine.get(name, "missing")
         if there != here:

@@ -38,7 +38,7 @@ NPZ_FAULTS = (
     ValueError,
     struct.error,
 )
-"""What `zipfile` raises of files that are damaged, encrypted, or compressed otherwise."""
+"""Errors of `zipfile` for files that are damaged, encrypted, or compressed otherwise."""
 
 
 def export_weights(holder: ParameterHolder, names: Iterable[str], form: str) -> bytes:
@@ -75,7 +75,7 @@ def load_weights(holder: ParameterHolder, names: Iterable[str], data: bytes, *, 
 
 
 def write_npz(tensors: Iterable[Tensor]) -> bytes:
-    """What `numpy.load` reads; not compressed, as `numpy.savez`."""
+    """Write an archive that `numpy.load` reads; not compressed, as by `numpy.savez`."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for tensor in tensors:

@@ -3,6 +3,7 @@
 import { dsvFormat } from "d3-dsv";
 import { Tensor } from "onnxruntime-common";
 
+import { FALSE, MISSING_NUMBERS, OTHERS, TREATMENTS, TRUE } from "../wire/constants.js";
 import { areTexts, isRecord } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { FeedError, shortened } from "../wire/errors.js";
@@ -45,13 +46,6 @@ const POINT = ".";
 /** Characters shown of a text that is not a file. */
 const SHOWN = { head: 80, tail: 0 };
 const LINE_END = /\r\n|\n|\r/g;
-const TRUE = ["1", "true"];
-const FALSE = ["0", "false"];
-/** Marks of a missing number, in any case. Text and classes lack only an empty value: "NA" may be a name. */
-const MISSING_NUMBERS = ["", "na", "n/a", "nan", "null", "?"];
-const TREATMENTS: readonly string[] = ["error", "drop", "keep"];
-/** The name of the columns that have no value for the missing ones. */
-const OTHERS = "*";
 const RANGES: Readonly<Record<string, readonly [bigint, bigint]>> = {
   int64: [-(2n ** 63n), 2n ** 63n - 1n],
   int32: [-(2n ** 31n), 2n ** 31n - 1n],

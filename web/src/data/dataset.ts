@@ -7,6 +7,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
+import { SPLIT_STREAM } from "../wire/constants.js";
 import { areTexts, isObject, isRecord } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from "./csv.js";
@@ -41,8 +42,6 @@ export type Rows<T> = Iterable<T> | AsyncIterable<T> | ReadableStream<T>;
 /** Forms of data; an array of tensors has one for each input. An iterator that runs only once lasts for one epoch: pass the function that creates it. */
 export type DataSource = Dataset | Columns | readonly (Tensor | ArrayBufferView)[] | Rows<object> | (() => Rows<object>);
 
-/** Random numbers of `split`, different from all epochs' numbers. */
-const SPLIT_STREAM = 2 ** 32 - 1;
 const DEFAULT_BUFFER = 1024;
 
 /** Rows or batches to train on, and the steps that prepare them. Every method returns another dataset. */
@@ -550,7 +549,7 @@ type RowsOf = (draw: Draw | null) => AsyncIterable<Row | Batch>;
 /** Makes rows or batches of others. */
 type Step = (rows: AsyncIterable<Row | Batch>, draw: Draw | null) => AsyncIterable<Row | Batch>;
 
-/** Of data that no function has made. */
+/** Facts of data that no function has changed. */
 const GIVEN: Stream = { isBatched: false, isPadded: false, isDrawn: false, preprocessing: [], generator: null, parts: null };
 
 /** Of images: the tensors beside them, and the dataset of some; those held out keep their order and are unchanged. */

@@ -1,5 +1,6 @@
 /** The files of a folder that has a folder for each class; `list_folder` of trainweb/data/images.py is the same in Python. */
 
+import { SHOWN_FILES } from "../wire/constants.js";
 import { areTexts, isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
@@ -31,8 +32,6 @@ export interface Listed {
 
 /** Names of pictures: an ending of theirs, or none. */
 const PICTURE = /^[^.]*$|\.(apng|avif|bmp|gif|heic|heif|ico|jfif|jpe|jpeg|jpg|pjp|pjpeg|png|tif|tiff|webp)$/iu;
-/** Largest number of files that a notice names. */
-const SHOWN_FILES = 3;
 
 /**
  * List the files of a folder that has a folder for each class. Hidden files, and files that are no pictures by

@@ -27,7 +27,7 @@ function difference(a: string, b: string): number {
   return (row[b.length] as number) / Math.max(a.length, b.length, 1);
 }
 
-/** Of `known` an alias, or the name that the least changes turn `name` into, in any case; `arguments.py` has the same. */
+/** An alias among `known`, or the name that the least changes turn `name` into, in any case; `arguments.py` has the same. */
 export function nearest(name: string, known: readonly string[]): string {
   const far = (one: string): number => (one === aliased(name) ? -1 : difference(brief(name).toLowerCase(), one.toLowerCase()));
   return known.reduce((a, b) => (far(b) < far(a) ? b : a));
@@ -35,7 +35,7 @@ export function nearest(name: string, known: readonly string[]): string {
 
 const aliased = (name: string): string => ALIASES[name.toLowerCase().replaceAll("_", "")] ?? name;
 
-/** What to give in the place of an unknown name, or all names that are known; `arguments.py` has the same. */
+/** The name to give in the place of an unknown one, or all names that are known; `arguments.py` has the same. */
 export function suggestion(name: string, known: readonly string[]): string {
   const [near, meant] = [nearest(name, known), aliased(name)];
   const isOfCall = Object.hasOwn(OF_CALLS, meant);

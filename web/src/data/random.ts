@@ -44,7 +44,7 @@ export class RandomStream {
   }
 }
 
-/** What the random numbers of an iteration over rows follow from; the seed is the fit's. */
+/** The epoch and the fit's seed, which decide the random numbers of an iteration over rows. */
 export interface Draw {
   readonly epoch: number;
   readonly seed: number;

@@ -2,6 +2,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
+import { IGNORED, LOG_PROBABILITIES, REFERENCE } from "../wire/constants.js";
 import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
@@ -124,8 +125,6 @@ interface Row extends Tokens {
   readonly count: number;
 }
 
-/** Label of a token that is not learned, as in PyTorch. */
-const IGNORED = -100;
 const SHORTEST = 2;
 const LONGEST = 2_147_483_647;
 /** Bytes of padded rows of an input, as of any tensor. */
@@ -420,8 +419,6 @@ export interface PreferenceOptions extends Pick<ColumnOptions, "length" | "endTo
 }
 
 const PAIR = ["prompt", "chosen", "rejected"];
-const REFERENCE = "reference";
-const LOG_PROBABILITIES = "log_probabilities";
 
 /**
  * The columns of `Dataset.fromPreferences`, each of shape [pairs, 2, ...]: chosen and rejected.

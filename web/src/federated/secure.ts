@@ -11,6 +11,7 @@
 
 import { badSetting, describe, refuseSettingIf } from "../data/checks.js";
 import { checkOptions } from "../data/nearest.js";
+import { CHECK_WORDS, POINT_BYTES } from "../wire/constants.js";
 import { isObject } from "../wire/kinds.js";
 import { refuseIf } from "../wire/messages.js";
 import { Opaque } from "../wire/opaque.js";
@@ -18,10 +19,6 @@ import { checkPositive, checkVector } from "./updates.js";
 
 const LARGEST = 2 ** 31 - 1;
 const LABEL = "trainweb secure aggregation 1";
-/** An uncompressed point of P-256. */
-const POINT_BYTES = 65;
-/** Zeros behind the numbers: a rest of masks in their sum shows there, but for one time in 2^128. */
-const CHECK_WORDS = 4;
 const CURVE = { name: "ECDH", namedCurve: "P-256" };
 /** Names of members: restricted so that all sort names alike. */
 const NAME = /^[!-~]{1,64}$/;

@@ -31,13 +31,13 @@ export function checkNames(name: string, value: unknown): void {
   mustBe(Array.isArray(value), name, "an array of strings", value);
 }
 
-/** Of which parameters a call is. */
+/** The parameters that a call reads or writes. */
 export interface TrainableOnly {
   /** Leave out the frozen ones. Default true. */
   readonly trainableOnly?: boolean;
 }
 
-/** How exact `loadWeights` is. */
+/** Exactness of `loadWeights`. */
 export interface Strict {
   /** The file must have all parameters, and no others. Default true. */
   readonly strict?: boolean;

@@ -186,7 +186,7 @@ export class WorkerClient {
 
   /** Devices of sessions that have changed since the sessions were made. */
   readonly devices = new Map<number, SessionDevice>();
-  /** Who hears of shaders, by the handle of a session. */
+  /** Listeners of shaders, by the handle of a session. */
   readonly compiling = new Map<number, LoadTracker>();
   /** Settles when the kernels run. */
   readonly ready: Promise<WorkerInfo>;

@@ -13,7 +13,7 @@ export const LARGE_FILE = 2 ** 25;
 /** A file that came; a large one in pieces, or as a Blob that was kept. */
 export type Downloaded = Uint8Array<ArrayBuffer> | Blob | Pieces;
 
-/** How errors call an image. */
+/** Name of an image in errors. */
 export const IMAGE = "image";
 
 /** The surroundings of a download: its progress, limits and signal. */

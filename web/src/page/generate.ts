@@ -2,6 +2,7 @@
 
 import { badSetting, refuseSettingIf } from "../data/checks.js";
 import { encodedText, unpadded } from "../data/text.js";
+import { LOGITS } from "../wire/constants.js";
 import { refuseIf } from "../wire/messages.js";
 import type { SamplingSettings, TokenTask } from "../wire/protocol.js";
 import { settingsOf } from "./check-settings.js";
@@ -9,7 +10,6 @@ import type { Resolved } from "./setting-kinds.js";
 import { GENERATE, type GenerateFields } from "./settings/generate.js";
 import { GrowingText, type Tokenizer } from "./text.js";
 
-const LOGITS = "logits";
 const PROMPT = "text or a list of token ids; make one of a chat by apply_chat_template of its tokenizer";
 /** Inputs that `generate` computes, with the step from token to token. */
 const COMPUTED = [

@@ -15,7 +15,7 @@ import type { InputDeclaration, SessionInfo } from "../wire/protocol.js";
 import { DEFAULT_BATCH } from "./settings/fit.js";
 import { arrayOf, asFloats, asTensor, isOnCpu, unpackTensor, type NumericArray } from "./tensors.js";
 
-/** How the items of a stream become batches. */
+/** Settings that turn the items of a stream into batches. */
 export interface BatchOptions {
   /** Rows of a batch; null: the default. */
   readonly batchSize: number | null;
@@ -45,21 +45,21 @@ export class ModelInputs {
 
   /** Rows of a batch, where the file fixes them. */
   readonly rows: number | null;
-  readonly #told: Set<string>;
+  readonly #notices: Set<string>;
 
   /** @param unread - inputs that data may lack and that are left out, such as labels of predictions */
   constructor(info: Pick<SessionInfo, "inputs">, step: "train" | "eval", unread: readonly string[] = []) {
     this.#declared = info.inputs[step];
     this.#unread = unread;
     this.rows = fixedRows(this.#declared);
-    TOLD.set(info, (this.#told = TOLD.get(info) ?? new Set()));
+    TOLD.set(info, (this.#notices = TOLD.get(info) ?? new Set()));
   }
 
   /** Warn, once in a session. */
   warn<Name extends MessageName>(name: Name, values: MessageValues<Name>): void {
     const { message } = sessionError(name, values);
-    if (!this.#told.has(message)) {
-      this.#told.add(message);
+    if (!this.#notices.has(message)) {
+      this.#notices.add(message);
       log("warning", message);
     }
   }

@@ -2,6 +2,7 @@
 
 import { describe, mustBe } from "../data/checks.js";
 import { brief, checkKnown, checkOptions } from "../data/nearest.js";
+import { GIVEN } from "../wire/constants.js";
 import { isObject } from "../wire/kinds.js";
 import { throwIf, UnsupportedError } from "../wire/errors.js";
 import { refuseIf } from "../wire/messages.js";
@@ -155,8 +156,6 @@ const PROVIDERS = ["wasm", "cpu", "webgpu", "webnn", "webgl"];
 const OPTIMIZATION_LEVELS = ["disabled", "basic", "extended", "layout", "all"];
 const EXECUTION_MODES = ["sequential", "parallel"];
 const MAX_SEVERITY = 4;
-/** Prefix of the locations of weights: `GIVEN` of model/weights.py. */
-const WEIGHTS = "trainweb:weights";
 
 /** Options after the checks, as the worker and Python want them. */
 export interface ResolvedOptions extends LoadOptions {
@@ -287,7 +286,7 @@ function resolveWeights(sources: unknown): ResolvedOptions["externalData"] {
   const files: readonly unknown[] = sources === undefined ? [] : Array.isArray(sources) ? sources : [sources];
   return files.map((data, k) => {
     mustBe(isSource(data), "weights", "a URL, Uint8Array, ArrayBuffer or Blob, or an array of these", data);
-    return { what: `weights ${k}`, path: `${WEIGHTS}${k}`, data };
+    return { what: `weights ${k}`, path: `${GIVEN}${k}`, data };
   });
 }
 

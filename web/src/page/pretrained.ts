@@ -2,6 +2,7 @@
 
 import { type FolderSource, folderFiles } from "../data/folder.js";
 import { isAddress } from "../data/checks.js";
+import { GRAPHS, INDEX, SPARE, WEIGHTS } from "../wire/constants.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { isObject, isRecord } from "../wire/kinds.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
@@ -48,12 +49,6 @@ interface Folder {
   /** The same, but for a server. */
   find(path: string): Promise<Source | null>;
 }
-
-const GRAPHS = ["model.onnx", "onnx/model.onnx"];
-const WEIGHTS = "model.safetensors";
-const INDEX = `${WEIGHTS}.index.json`;
-/** Prefix of the locations of weights that a graph may not need: `SPARE` of model/weights.py. */
-const SPARE = "trainweb:weights/spare";
 
 /**
  * Find the files of a folder.

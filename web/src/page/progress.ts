@@ -65,7 +65,7 @@ export class LoadTracker {
     this.#count(stage, url, isDone ? total : Math.min(loaded, total), total);
   }
 
-  /** A file of the user has come so far. */
+  /** Count the received bytes of a file of the user. */
   model(url: string, loaded: number, total: number): void {
     if (this.isWanted) {
       this.#count("model", url, loaded, total);

@@ -2,12 +2,10 @@
 
 import type { Dataset, DataSource } from "../data/dataset.js";
 import { labelsOf } from "../data/split.js";
+import { NAMED_CLASSES } from "../wire/constants.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import type { ModelInputs } from "./model-inputs.js";
-
-/** Largest number of classes that a warning names. */
-const NAMED_CLASSES = 10;
 
 /**
  * The training data and the validation data.

@@ -1,15 +1,13 @@
 /** Text of tokens that come one after the other; `trainweb/generation/generate.py` does the same. */
 
 import type { TextTokenizer } from "../data/text.js";
+import { INCOMPLETE } from "../wire/constants.js";
 
 /** Turns text into tokens and back, as tokenizers of `@huggingface/transformers` do. */
 export interface Tokenizer extends Pick<TextTokenizer, "encode"> {
   /** The text of token ids. */
   decode(tokens: number[]): string;
 }
-
-/** Tokenizers decode the first bytes of a character to this. */
-const INCOMPLETE = "\ufffd";
 
 /** The text of a growing list of tokens, in pieces that never change afterwards. */
 export class GrowingText {

@@ -1,5 +1,6 @@
 /** The configuration of `createFromModel`, checked against Python's declarations (settings/) and written for Python. */
 
+import { ALL_BUT_HEAD } from "../wire/constants.js";
 import { throwIf } from "../wire/errors.js";
 import { isObject, isRecord } from "../wire/kinds.js";
 import { refuseIf } from "../wire/messages.js";
@@ -20,9 +21,6 @@ import {
 } from "./settings/config.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
-
-/** A value of `frozenParams`. */
-const ALL_BUT_HEAD = "all but head";
 
 /** Settings of adapters in PEFT's format. */
 export interface PeftAdapterConfig {

@@ -1,13 +1,12 @@
 /** Checkpoints by name: in the private file system, or in IndexedDB where there is none. In the page and its workers. */
 
+import { MAX_NAME } from "../wire/constants.js";
 import type { CheckpointFolder } from "../wire/fit.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { databaseFault, deleteEntry, listEntries, readEntry, writeEntry } from "./database.js";
 import { hasSlot, listSlots, openFolder, readNewest, removeSlots, writeSlot, type SlotEntry } from "./slots.js";
 
-/** Bytes of a file name, which has suffixes besides; `CheckpointStore` of Python has the same. */
-const MAX_NAME = 180;
 const FOLDERS = ["trainweb", "checkpoints"];
 /** Limit of the wait for a checkpoint that another tab has: a closed tab takes a moment to go. */
 const PATIENCE_MS = 3_000;

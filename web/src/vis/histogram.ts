@@ -75,7 +75,7 @@ export class TrainwebHistogram extends FitPanel {
     super(css);
   }
 
-  /** What is shown. */
+  /** The shown values. */
   get values(): ArrayLike<number> {
     return this.#values;
   }

@@ -28,7 +28,7 @@ export class TrainwebImages extends Panel {
     this.figure.replaceChildren(make("p", { className: "empty", textContent: "The images appear here." }));
   }
 
-  /** What is shown. */
+  /** The shown images. */
   get items(): readonly ImageItem[] {
     return this.#items;
   }

@@ -5,7 +5,7 @@
 
 import { CONSTANTS, GRADIENTS, LARGE_CONSTANTS } from "../engine/layout.js";
 import type { Window } from "../worker/bundle/bundle.js";
-import { MOST_BATCHES } from "../worker/constants.js";
+import { MOST_BATCHES } from "../wire/constants.js";
 import { BINDING, USAGE } from "./device.js";
 import { BLOCK_BYTES, LASTING, MOST_GROUPS, STATUS, STATUS_BYTES } from "./plans.js";
 import type { GpuRunner, OwnBuffers, Program } from "./runner.js";

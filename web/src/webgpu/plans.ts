@@ -29,7 +29,7 @@ const MOST_WORK = 6e9;
 export interface Dispatches {
   /** So many for each, as they are handed to WebGPU. */
   readonly words: Uint32Array;
-  /** Those before which the former ones are submitted. */
+  /** Dispatches before which the earlier ones are submitted. */
   readonly cuts: ReadonlySet<number>;
 }
 

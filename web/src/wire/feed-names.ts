@@ -1,9 +1,7 @@
 /** Check that feeds have the names of the inputs; training/models.py checks the same in the same order. */
 
+import { LABELS } from "./constants.js";
 import { sessionError } from "./messages.js";
-
-/** Names of the input of labels, which losses call differently. */
-const LABELS = ["labels", "target", "targets"];
 
 /** The input that a feed or a column is meant for; trainweb/spelling.py is the same. */
 export function inputName(name: string, inputNames: readonly string[]): string {

@@ -10,7 +10,7 @@ import { hasHashes } from "../wire/sha256.js";
 import { VERSION } from "../wire/version.js";
 import { joinBundle, splitBundle, withPlans, type RawBundle, type RawPlan, type SegmentSize } from "./bundle/bundle.js";
 import { bytesOfCopy, copyToSegments, type Copy, type FilledSegments } from "./python-models.js";
-import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./store.js";
+import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./cached-files.js";
 
 /** The bundle contains up to so many bytes that no file holds. It is written again with each plan. */
 const SMALL_BYTES = 2 ** 22;

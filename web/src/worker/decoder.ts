@@ -5,7 +5,7 @@ import { LimitError, ModelError } from "../wire/errors.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import type { MaybePromise, NamedTensor, TokenTask } from "../wire/protocol.js";
 import type { Declaration } from "./bundle/bundle.js";
-import { CACHE, FEW, FIRST, LENGTHS, ROWS, SHORTEST } from "./constants.js";
+import { CACHE, FEW, FIRST, LENGTHS, ROWS, SHORTEST } from "../wire/constants.js";
 import { signatureOf } from "./feeds.js";
 import type { LoadedPlan, StepHost } from "./host.js";
 import type { PlanRunner } from "./runner.js";

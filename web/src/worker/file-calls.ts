@@ -78,7 +78,7 @@ interface StateParameter extends TensorType {
   readonly trainable: boolean;
 }
 
-/** What `open_state` answers. */
+/** The answer of `open_state`. */
 interface OpenedState {
   readonly handle: number;
   readonly parameters: readonly StateParameter[];

@@ -1,5 +1,6 @@
 /** The safetensors format: 8 bytes of length, a JSON header, then the tensors without gaps. `model/safetensors.py` is the same. */
 
+import { TENSOR_LIMIT } from "../wire/constants.js";
 import { areTexts, isRecord } from "../wire/kinds.js";
 import { CheckpointError, throwIf } from "../wire/errors.js";
 import type { NamedTensor, WireDtype } from "../wire/values.js";
@@ -11,7 +12,6 @@ const DTYPES: Readonly<Record<string, WireDtype>> = {
 };
 const CODES = new Map(Object.entries(DTYPES).map(([code, dtype]) => [dtype, code]));
 const ALIGNMENT = 8;
-const TENSOR_LIMIT = 200_000;
 
 export type Metadata = Readonly<Record<string, string>>;
 

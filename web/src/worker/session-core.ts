@@ -27,7 +27,7 @@ import {
 } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import type { PlanMetric } from "./bundle/metrics.js";
-import { WASM } from "./constants.js";
+import { WASM } from "../wire/constants.js";
 import { checkFeeds, checkValuesDecideNothing, fixedTypes, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { InspectedPlans, type InspectedStep } from "./inspected-plans.js";

@@ -1,6 +1,7 @@
 /** The contents of a session as one file. `training/store.py` describes it. */
 
 import { GRADIENTS, STATE, STATE_LAZY_RESET, STATE_LEARNING_RATE, STATE_SEED } from "../engine/layout.js";
+import { FORMAT, LONGEST_NAME } from "../wire/constants.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import type { NamedTensor } from "../wire/values.js";
 import type { Bundle } from "./bundle/bundle.js";
@@ -8,10 +9,6 @@ import * as fields from "./fields.js";
 import type { StepHost } from "./host.js";
 import { readSafetensors, type TensorFile } from "./safetensors.js";
 import { checkState, readProperties, SEGMENTS, STATE_KEPT, type Property, type SessionContents } from "./session-contents.js";
-
-const FORMAT = "trainweb-session-1";
-/** Letters of an optimizer's name that a message shows. */
-export const LONGEST_NAME = 40;
 
 /** The part of it that sessions on one checkpoint state share: rate, step and schedule. */
 const STATE_SHARED: readonly [number, number] = [4 * STATE_LEARNING_RATE, 4 * STATE_SEED];

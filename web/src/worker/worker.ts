@@ -53,8 +53,8 @@ import { stepKind } from "./step-kind.js";
 import { writeSafetensors } from "./safetensors.js";
 import { checkState, STATE_KEPT } from "./session-contents.js";
 import { openSnapshot, sharedPart } from "./snapshot.js";
-import { readFile } from "./store.js";
-import { WASM } from "./constants.js";
+import { readFile } from "./cached-files.js";
+import { WASM } from "../wire/constants.js";
 import { WasmHost, type Kernels } from "./wasm/wasm-host.js";
 
 /** A session or checkpoint state, and the calls that wait for their turn. */

@@ -33,9 +33,9 @@ def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit:
     feeds = [b.among(parts.places) for b in program.feeds if b.storage in parts.places]
     results = [b.among(parts.places) for b in program.outputs if parts.tail]
     turns = Buf(Storage(ARENA, 2), "bool", (2,))
-    kept = [*feeds, *_bytes_of(parts.downloads.values()), *([turns] if parts.tail else [])]
+    head_feeds = [*feeds, *_bytes_of(parts.downloads.values()), *([turns] if parts.tail else [])]
     uploads = _bytes_of(parts.uploads.values())
-    head = Program(program.builder, kept, [*results, *uploads], _in_turn(parts, program, turns))
+    head = Program(program.builder, head_feeds, [*results, *uploads], _in_turn(parts, program, turns))
     plan = TARGETS[WASM].compile_program(head, segment_bytes, arena_limit)
     plan.inputs = {b.name: plan.inputs[b.name] for b in feeds}
     plan.outputs = {b.name: plan.outputs[b.name] for b in results}

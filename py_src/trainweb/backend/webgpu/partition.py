@@ -50,7 +50,7 @@ class Parts:
     """By a storage in the body, that of the tail, to which its bytes come down: also results, where there is a tail."""
     places: dict[Storage, Storage] = field(default_factory=dict)
     """By a storage of the program, that of head and tail."""
-    made: set[Storage] = field(default_factory=set)
+    results: set[Storage] = field(default_factory=set)
     """Storages of the program that the head writes."""
     late: set[Storage] = field(default_factory=set)
     """Storages of the program that the tail writes."""
@@ -73,12 +73,12 @@ class Parts:
 
     def is_known(self, b: Buf) -> bool:
         """Return whether the head can read it."""
-        return b.is_initial or b.storage.segment in (STATE, LARGE_CONSTANTS) or b.storage in self.made
+        return b.is_initial or b.storage.segment in (STATE, LARGE_CONSTANTS) or b.storage in self.results
 
     def add_to_head(self, i: Instruction) -> None:
         """Let the kernels run an instruction."""
         self.head.append(i.moved(self.in_head, i.node))
-        self.made |= {b.storage for b in i.writes if b.storage.segment == ARENA}
+        self.results |= {b.storage for b in i.writes if b.storage.segment == ARENA}
         if any(b.storage.segment == STATE for b in i.writes):
             self.state.clear()
 
@@ -114,7 +114,7 @@ class Parts:
         self.body.append(kernels)
         self.bounds.note(i)
         for b in i.reads:
-            if b.storage in self.made and (b.dtype == "int64" or b in i.checked):
+            if b.storage in self.results and (b.dtype == "int64" or b in i.checked):
                 check = check_of(i, b)
                 check.node = i.node
                 self.add_to_head(check)
@@ -132,7 +132,7 @@ def cut(instructions: Sequence[Instruction], outputs: Iterable[Buf]) -> Parts:
         is_late = parts.is_late(i)
         may_be_head = all(map(parts.is_known, i.reads)) and all(b.storage.segment in (ARENA, STATE) for b in i.writes)
         kernels, reason = ([], "") if is_late else _kernels(i, parts)
-        goes_on = any(b.storage in parts.made for b in i.writes)
+        goes_on = any(b.storage in parts.results for b in i.writes)
         if may_be_head and not is_late and (not kernels or goes_on or original in of_head):
             parts.add_to_head(original)
         elif kernels and not goes_on:
@@ -148,7 +148,7 @@ def cut(instructions: Sequence[Instruction], outputs: Iterable[Buf]) -> Parts:
         parts.places |= {b.storage: parts.in_head(b).storage for b in outputs}
     else:
         needed += [b.storage for b in outputs]
-    parts.uploads = {s: parts.places[s] for s in needed if s in parts.made}
+    parts.uploads = {s: parts.places[s] for s in needed if s in parts.results}
     parts.downloads = {s: place for s, place in parts.places.items() if s in parts.used & written}
     return parts
 

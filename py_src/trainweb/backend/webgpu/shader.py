@@ -26,7 +26,7 @@ UNIFORM_BINDING, STATUS_BINDING = 16, 17
 LANES = 64
 """Invocations of a workgroup."""
 FEWER = 16
-"""How many times fewer a software adapter gets: it runs four at once, and pays for each four at a barrier."""
+"""Factor by which a software adapter gets fewer: it runs four at once, and pays for each four at a barrier."""
 WORD = 4
 NUMBER, OPERAND = re.compile(r"\bu\.(\w+)"), re.compile(r"@(at_\w+)")
 SIGNED = ("center", "dst_offset", "dst_strides", "ignore_index", "pad", "pad_end", "src_offset", "src_strides")

@@ -44,7 +44,7 @@ def calls_in_parts(i: Instruction) -> Sequence[Instruction]:
 
 
 def _window_of(b: Buf) -> Window:
-    """What a kernel may use of a tensor: its storage, unless that is a segment."""
+    """The range of bytes around a tensor that a kernel may use: its storage, unless that is a segment."""
     s, at, nbytes = b.storage, b.storage.offset or 0, b.storage.nbytes
     if s.segment in OF_SESSION and nbytes > BINDING_BYTES:
         at, nbytes = at + b.shift, b.nbytes

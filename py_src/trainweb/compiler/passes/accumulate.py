@@ -63,11 +63,11 @@ def accumulate_sums(program: Program, _: Context) -> None:
 
 def _summands(root: Expr) -> list[Expr]:
     """The inputs of which `root` is the sum, in the order in which they are added; none where it is something else."""
-    found: list[Expr] = []
+    others: list[Expr] = []
     while root.op == "add" and root.dtype == "float32" and root.args[1].op == "input":
-        found.insert(0, root.args[1])
+        others.insert(0, root.args[1])
         root = root.args[0]
-    return [root, *found] if root.op == "input" else []
+    return [root, *others] if root.op == "input" else []
 
 
 def _sum_products(program: Program, e: ElementwiseCall, summands: list[Expr]) -> None:
@@ -80,13 +80,13 @@ def _sum_products(program: Program, e: ElementwiseCall, summands: list[Expr]) ->
             break
         calls.append(call)
         calls.sort(key=lambda call: call.position)
-    out, whole = e.outs[0], len(calls) == len(summands)
+    out, is_complete = e.outs[0], len(calls) == len(summands)
     if len(calls) < 2 or any(call.bias is not None for call in calls[1:]):
         return
-    if whole and (out.size != prod(e.shape) or program.is_used_from(out.storage, calls[0], e)):
+    if is_complete and (out.size != prod(e.shape) or program.is_used_from(out.storage, calls[0], e)):
         return
-    place = out if whole else calls[0].c
-    program.replace(e, *([] if whole else [_sum(program, e, [place, *_bufs(e, summands[len(calls) :])])]))
+    place = out if is_complete else calls[0].c
+    program.replace(e, *([] if is_complete else [_sum(program, e, [place, *_bufs(e, summands[len(calls) :])])]))
     for call in calls:
         new = copy(call)
         new.accumulate = int(call is not calls[0])

@@ -187,9 +187,9 @@ class _Fusion:
         added: list[Buf] = []
         condition: MaskCondition | None = None
         scale, shape = 1.0, softmax.x.shape
-        scores, made = softmax.x, self._maker(softmax.x, softmax, SCORES_READ)
-        while isinstance(made, ElementwiseCall):
-            scores, step = self._step(made)
+        scores, maker = softmax.x, self._maker(softmax.x, softmax, SCORES_READ)
+        while isinstance(maker, ElementwiseCall):
+            scores, step = self._step(maker)
             _need(scale == 1 or isinstance(step, float), "the scores are scaled after a mask")
             if isinstance(step, MaskCondition):
                 _need(condition is None, "two conditions mask the scores")
@@ -201,11 +201,11 @@ class _Fusion:
                 _need(len(added) <= MOST_ADDED, f"more than {MOST_ADDED} masks are added")
             else:
                 scale *= step
-            _need(made.shape == shape)
-            members.insert(0, made)
-            made = self._maker(scores, made, SCORES_READ)
-        members.insert(0, made)
-        p = _need_a(Gemm, made)
+            _need(maker.shape == shape)
+            members.insert(0, maker)
+            maker = self._maker(scores, maker, SCORES_READ)
+        members.insert(0, maker)
+        p = _need_a(Gemm, maker)
         m, n, width = p.m, p.n, p.k
         _need(_is_plain(p) and p.c.same_place(scores) and n == softmax.n and m * n > 1)
         weights, is_nan, guard = self._guard(softmax.y)
@@ -256,9 +256,9 @@ class _Fusion:
     def _guarded(self, call: Instruction, is_nan: Buf, x: Buf) -> Buf:
         """Return the result of `call`, x with zeros where `is_nan` is True."""
         e = _need_a(ElementwiseCall, call)
-        found, step = self._step(e)
+        operand, step = self._step(e)
         zeros = MaskCondition(is_nan, keeps=False, fill=0)
-        _need(found.same_place(x) and isinstance(step, MaskCondition) and step.same(zeros) and step.fill == 0)
+        _need(operand.same_place(x) and isinstance(step, MaskCondition) and step.same(zeros) and step.fill == 0)
         return e.outs[0]
 
     def _dropout(self, call: Instruction, x: Buf) -> tuple[Buf, DropoutDraw]:
@@ -277,38 +277,38 @@ class _Fusion:
         gradients = [r for r in others if isinstance(r, SoftmaxGrad)]
         products = [r for r in others if not isinstance(r, SoftmaxGrad)]
         _need(len(gradients) <= 1 and len(products) <= 1, PROBABILITIES_READ)
-        found = None
+        backward = None
         for r in products:
             _need(_multiplies(r, f.weights, f.m, f.n, True), PROBABILITIES_READ)
             g = _need_a(Gemm, r)
             _need(g.alpha == 1)
             dv = _rows(g, "c", f.batch)
-            found = Backward(_rows(g, "b", f.batch), dv=dv, members={r: dv})
-        return self._score_gradient(f, gradients[0], found) if gradients else found
+            backward = Backward(_rows(g, "b", f.batch), dv=dv, members={r: dv})
+        return self._score_gradient(f, gradients[0], backward) if gradients else backward
 
-    def _score_gradient(self, f: Forward, call: SoftmaxGrad, found: Backward | None) -> Backward:
-        made, dw = self._maker(call.dy, call), call.dy
+    def _score_gradient(self, f: Forward, call: SoftmaxGrad, backward: Backward | None) -> Backward:
+        maker, dw = self._maker(call.dy, call), call.dy
         members: list[Instruction] = [call]
         if f.is_nan is not None:
-            guard, after = _need_a(ElementwiseCall, made), dw
+            guard, after = _need_a(ElementwiseCall, maker), dw
             dw = self._step(guard)[0]
             _need(self._guarded(guard, f.is_nan, dw).same_place(after))
-            members.append(made)
-            made = self._maker(dw, made)
+            members.append(maker)
+            maker = self._maker(dw, maker)
         if f.dropout:
             after = dw
-            dw = _need_a(calls.Dropout, made).x
-            dropped, dropout = self._dropout(made, dw)
+            dw = _need_a(calls.Dropout, maker).x
+            dropped, dropout = self._dropout(maker, dw)
             _need(dropped.same_place(after) and dropout == f.dropout)
-            members.append(made)
-            made = self._maker(dw, made)
-        p = _need_a(Gemm, made)
+            members.append(maker)
+            maker = self._maker(dw, maker)
+        p = _need_a(Gemm, maker)
         _need(call.inner == 1 and not call.log and call.n == f.n and p.c.same_place(dw))
         _need(_is_plain(p) and p.alpha == 1 and _is_whole(p, f.batch, f.m, f.n))
         dy = _rows(p, "a", f.batch)
-        _need(_columns(p, f.batch).same(f.v) and (found is None or found.dy.same(dy)))
-        result = found or Backward(dy)
-        result.members |= dict.fromkeys([made, *members])
+        _need(_columns(p, f.batch).same(f.v) and (backward is None or backward.dy.same(dy)))
+        result = backward or Backward(dy)
+        result.members |= dict.fromkeys([maker, *members])
         scale, ds = 1.0, call.dx
         condition: MaskCondition | None = None
         while isinstance(e := (readers := self._readers(ds))[0], ElementwiseCall):
@@ -353,8 +353,8 @@ class _Fusion:
         _need(root.op == "select" and root.args[0].op == "input", what)
         _need({a.op for a in root.args[1:]} == {"input", "const"})
         condition, a, b = root.args
-        kept, fill = (a, b) if a.op == "input" else (b, a)
-        return x, MaskCondition(call.ins[int(condition.imm or 0)], kept is a, float(fill.imm or 0))
+        operand, fill = (a, b) if a.op == "input" else (b, a)
+        return x, MaskCondition(call.ins[int(condition.imm or 0)], operand is a, float(fill.imm or 0))
 
     # Heads that share keys and values.
 
@@ -378,16 +378,16 @@ class _Fusion:
             return f, b
         dk, dk_sum = self._sum(f, b.dk, f.width)
         dv, dv_sum = self._sum(f, b.dv, f.v_width)
-        products = {call: made if made is b.dq else None for call, made in b.members.items()}
+        products = {call: gradient if gradient is b.dq else None for call, gradient in b.members.items()}
         return f, replace(b, dk=dk, dv=dv, members={**products, **dk_sum, **dv_sum})
 
     def _source(
         self, f: Forward, rows: Rows, width: int, reader: Instruction
     ) -> tuple[int, Rows, dict[Instruction, Buf]]:
         """How often keys or values were repeated for the `reader`, these as they were, and the call that did it."""
-        made = self.program.writers(rows.buf.storage)
-        _need(len(made) == 1 and made[0].position < reader.position)
-        call = _need_a(ElementwiseCall, made[0])
+        makers = self.program.writers(rows.buf.storage)
+        _need(len(makers) == 1 and makers[0].position < reader.position)
+        call = _need_a(ElementwiseCall, makers[0])
         _need([root.op for root in call.roots] == ["input"])
         x, y = call.ins[inputs_of(call.roots)[0]], call.outs[0]
         dims, (_, strides) = collapse(call.shape, [y.shape, x.shape])
@@ -396,15 +396,15 @@ class _Fusion:
         (group,) = repeated
         return group, _shared(f, group, rows, width, Move(y, x, tuple(dims), 0, tuple(strides))), {call: x}
 
-    def _sum(self, f: Forward, made: Rows | None, width: int) -> tuple[Rows | None, dict[Instruction, Rows | None]]:
-        """The sum over each group of the gradient `made` of keys or values, and the call that stores it."""
-        if made is None:
+    def _sum(self, f: Forward, gradient: Rows | None, width: int) -> tuple[Rows | None, dict[Instruction, Rows | None]]:
+        """The sum over each group of the `gradient` of keys or values, and the call that stores it."""
+        if gradient is None:
             return None, {}
-        readers = self._readers(made.buf)
+        readers = self._readers(gradient.buf)
         call = _need_a(calls.Reduce, readers[0])
-        _need(len(readers) == 1 and call.op == REDUCE_SUM and call.n == f.group and call.x.same_place(made.buf))
+        _need(len(readers) == 1 and call.op == REDUCE_SUM and call.n == f.group and call.x.same_place(gradient.buf))
         move = Move(call.x, call.y, (call.outer, call.n, call.inner), 0, (call.inner, 0, 1))
-        total = _shared(f, f.group, made, width, move)
+        total = _shared(f, f.group, gradient, width, move)
         return total, {call: total}
 
     # Questions.
@@ -418,9 +418,9 @@ class _Fusion:
 
     def _maker(self, b: Buf, reader: Instruction, reason: str = "") -> Instruction:
         """The only instruction that makes a tensor which nobody but `reader` reads."""
-        for made in self.program.writers(b.storage) if reason else ():
-            if isinstance(made, ElementwiseCall):
-                self._step(made)  # its reason says more: the gradient of what changes scores reads them
+        for maker in self.program.writers(b.storage) if reason else ():
+            if isinstance(maker, ElementwiseCall):
+                self._step(maker)  # its reason says more: the gradient of what changes scores reads them
         _need(self._readers(b, reason) == (reader,), reason)
         return self.program.writers(b.storage)[0]
 
@@ -442,15 +442,15 @@ class _Fusion:
         if b is None:
             return
         _need(start.position > last.position and not program.is_written_between(b.dy.buf.storage, start, end))
-        for call, made in b.members.items():
-            if made is None:
+        for call, gradient in b.members.items():
+            if gradient is None:
                 continue
-            s = made.buf.storage
+            s = gradient.buf.storage
             # The kernel writes its results in its own order, before any read or write between `start` and `call`.
-            own, readers = footprint(call) if isinstance(call, Part) else None, program.readers(s)
+            place, readers = footprint(call) if isinstance(call, Part) else None, program.readers(s)
             for i in program.users(s):
                 if start.position <= i.position < call.position:
-                    apart = own is not None and isinstance(i, Part) and own.is_apart(footprint(i))
+                    apart = place is not None and isinstance(i, Part) and place.is_apart(footprint(i))
                     _need(apart and i not in readers)
 
     # The kernels.
@@ -477,17 +477,17 @@ class _Fusion:
         last, keeps = f.members[-1], f.condition and f.condition.keeps
         key = (keeps, *((b.storage, b.shift, b.shape) for b in f.masks))
         if key in self.masks:
-            made, known = self.masks[key]
-            if not any(self.program.is_written_between(b.storage, made, last) for b in f.masks):
+            maker, known = self.masks[key]
+            if not any(self.program.is_written_between(b.storage, maker, last) for b in f.masks):
                 return known
 
         def compute(e: Emitter, *masks: Expr) -> Expr:
             added = masks if keeps is None else masks[1:]
-            kept = reduce(e.add, added) if added else e.const(0.0)
+            bias = reduce(e.add, added) if added else e.const(0.0)
             hidden = e.const(-math.inf)
             if keeps is None:
-                return kept
-            return e.select(masks[0], kept, hidden) if keeps else e.select(masks[0], hidden, kept)
+                return bias
+            return e.select(masks[0], bias, hidden) if keeps else e.select(masks[0], hidden, bias)
 
         builder = self.program.build(_name(f))
         builder.elementwise([mask], f.masks, compute)
@@ -593,14 +593,14 @@ def _score_product(f: Forward, result: Backward, call: Instruction, ds: Buf, sca
     """Find in `result` the place of the product of the gradient of scores `ds` with q or k."""
     g = _need_a(Gemm, call)
     _need(math.isclose(scale * g.alpha, f.scale, rel_tol=1e-6))
-    made = result.members[call] = _rows(g, "c", f.batch)
+    gradient = result.members[call] = _rows(g, "c", f.batch)
     other = _rows(g, "b", f.batch)
     if _multiplies(call, ds, f.m, f.n, False):
         _need(result.dq is None and other.same(f.k))
-        result.dq = made
+        result.dq = gradient
     else:
         _need(_multiplies(call, ds, f.m, f.n, True) and result.dk is None and other.same(f.q))
-        result.dk = made
+        result.dk = gradient
 
 
 Call = TypeVar("Call", Gemm, calls.Dropout, calls.Reduce, ElementwiseCall)

@@ -90,8 +90,8 @@ class _Recomputation:
 
     def _unsaved(self, i: Instruction) -> list[Storage]:
         """Return operands of `i` that the backward pass neither has nor recomputes."""
-        found = [s for s in dict.fromkeys(b.storage for b in i.reads) if s.segment == ARENA and not s.is_feed]
-        return [s for s in found if s not in self.again and not self._is_saved(s)]
+        operands = [s for s in dict.fromkeys(b.storage for b in i.reads) if s.segment == ARENA and not s.is_feed]
+        return [s for s in operands if s not in self.again and not self._is_saved(s)]
 
     def _work(self, i: Instruction, last: Instruction, limit: float) -> float | None:
         """Work to make the results of `i` again before `last`; None where that is more than `limit` or impossible."""

@@ -75,10 +75,10 @@ class _Fuser:
 
     def _tensor(self, b: Buf) -> Expr:
         key = (b.storage, b.shift, b.dtype, b.shape)
-        found = self.tensors.get(key)
-        if found is None:
-            found = self.tensors[key] = Expr("input", b.dtype, (), len(self.tensors))
-        return found
+        tensor = self.tensors.get(key)
+        if tensor is None:
+            tensor = self.tensors[key] = Expr("input", b.dtype, (), len(self.tensors))
+        return tensor
 
     def _chain(self, call: ElementwiseCall) -> _Chain:
         chain = self.chains.get(call)
@@ -159,9 +159,9 @@ class _Fuser:
     def _keeps_no_more(self, source: ElementwiseCall, e: ElementwiseCall) -> bool:
         """Return whether `e` in the place of `source` frees as many bytes until then as its results take."""
         program = self.program
-        made = {b.storage for b in e.outs if program.writers(b.storage)[0] is e}
+        results = {b.storage for b in e.outs if program.writers(b.storage)[0] is e}
         freed = {b.storage for b in e.ins if program.is_temporary(b.storage) and not self._is_needed(b, source, e)}
-        return sum(s.nbytes for s in made) <= sum(s.nbytes for s in freed)
+        return sum(s.nbytes for s in results) <= sum(s.nbytes for s in freed)
 
     def _merge(
         self, source: _Chain, target: _Chain, pair: tuple[ElementwiseCall, ElementwiseCall] | None
@@ -179,24 +179,24 @@ class _Fuser:
             seen = {x: b.view(target.shape if b.size == target.size else ()) for x, b in source_ins.items()}
             source_ins, source_roots = self._renamed(seen, source_roots)
         results = list(zip(source.outs, source_roots, strict=True))
-        ins, made = dict(source_ins), dict[Expr, Expr]()
+        ins, substitutes = dict(source_ins), dict[Expr, Expr]()
         for x, b in target.ins.items():
             for out, root in results:
                 if b.storage is out.storage:
                     # Every use of the producer's results in the consumer must be element by element.
                     if not out.same_place(b):
                         return None
-                    made.setdefault(x, root)
-            if x not in made:
+                    substitutes.setdefault(x, root)
+            if x not in substitutes:
                 ins.setdefault(x, b)
-        outs, roots = list(target.outs), self.emitter.substitute(target.roots, made)
+        outs, roots = list(target.outs), self.emitter.substitute(target.roots, substitutes)
         is_whole = True
         for out, root in results:
             overwritten = any(o.same_place(out) for o in target.outs)
             if pair and not overwritten and self._is_needed(out, *pair):
                 outs.append(out.view(target.shape))
                 roots.append(root)
-            elif root not in made.values():
+            elif root not in substitutes.values():
                 is_whole = False
         # A result that lies across an operand or another result would be seen half written.
         if any(o.storage is b.storage and o.collides(b) for o in outs for b in (*ins.values(), *outs)):

@@ -210,7 +210,7 @@ def _call(head: _Head, slope: Buf | None, log_sum: Buf | None) -> HeadLoss | Hea
     n, c, d = head.shape
     g, loss = head.product, head.loss
     tasks = -(-n // HEAD_ROWS)
-    own: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "x": g.a,
         "bias": g.bias,
         "slope": slope,
@@ -223,9 +223,9 @@ def _call(head: _Head, slope: Buf | None, log_sum: Buf | None) -> HeadLoss | Hea
         "gradient": int(slope is not None),
     }
     if isinstance(g, Gemm):
-        return HeadLoss(**loss.shared(HeadLoss) | own, w=g.b, log_sum=log_sum)
+        return HeadLoss(**loss.shared(HeadLoss) | numbers, w=g.b, log_sum=log_sum)
     packed = {name: getattr(g, name) for name in PACKED}
-    return HeadLossQuantized(**loss.shared(HeadLossQuantized) | packed | own, w=g.w)
+    return HeadLossQuantized(**loss.shared(HeadLossQuantized) | packed | numbers, w=g.w)
 
 
 def _replace(program: Program, head: _Head, gradient: _Gradient | None) -> None:

@@ -34,16 +34,16 @@ FIXED, TRAINED = 0, 1
 def hoist(program: Program, context: Context) -> None:
     """Hoist instructions that depend only on parameters and constants, and place their results in the cache."""
     assert context.cache is not None
-    found = _Independent(program, context)
+    independent = _Independent(program, context)
     groups: dict[int, list[Instruction]] = {FIXED: [], TRAINED: []}
-    for i in sorted(found.levels, key=POSITION):
-        groups[found.levels[i]].append(i)
+    for i in sorted(independent.levels, key=POSITION):
+        groups[independent.levels[i]].append(i)
     keys: dict[Storage, str] = {}
     for i in (*groups[FIXED], *groups[TRAINED]):
         text = _describe(i, keys)
         for n, s in enumerate(dict.fromkeys(b.storage for b in i.writes)):
             keys[s] = hashlib.sha256(f"{keys.get(s)} {text} {n}".encode()).hexdigest()
-    for s in found.cached:
+    for s in independent.cached:
         s.segment, s.offset = PREPARED, context.cache.place(keys[s], s.nbytes)
     for level, group in groups.items():
         if group:
@@ -91,14 +91,14 @@ class _Independent:
     def _of_large_constants(self, chosen: set[Instruction]) -> set[Instruction]:
         """Return the instructions of `chosen` that read large constants from outside, or are connected with such."""
         stack = [i for i in chosen if any(_is_outside(b.storage) for b in i.reads)]
-        found: set[Instruction] = set()
+        members: set[Instruction] = set()
         while stack:
             i = stack.pop()
-            if i in chosen and i not in found:
-                found.add(i)
+            if i in chosen and i not in members:
+                members.add(i)
                 for s in {b.storage for b in (*i.reads, *i.writes) if b.storage.segment == ARENA}:
                     stack += self.program.users(s)
-        return found
+        return members
 
     def _may_move(self, i: Instruction, chosen: set[Instruction]) -> bool:
         """Return whether nothing before `i` keeps it in the step."""
@@ -134,11 +134,11 @@ class _Independent:
         for b in (*i.reads, *i.writes):
             if b.storage.segment != ARENA:
                 continue
-            made = self.program.writers(b.storage)
-            if not made or not chosen.issuperset(made):
+            makers = self.program.writers(b.storage)
+            if not makers or not chosen.issuperset(makers):
                 return False
             # Instructions that are not hoisted may only read what the last writer stores.
-            last = made[-1].position
+            last = makers[-1].position
             if any(r.position < last and r not in chosen for r in self.program.readers(b.storage)):
                 return False
         return bool(i.writes)

@@ -28,9 +28,9 @@ def merge_low_rank(program: Program, _: Context) -> None:
             first, *others = program.writers(last.c.storage)
             if others == [last] and isinstance(first, Gemm):
                 for full, outer in ((first, last), (last, first)):
-                    found = _find(program, full, outer)
-                    if found is not None and _may_merge(program, found, first, last):
-                        _merge(program, found, first, last)
+                    adapted = _find(program, full, outer)
+                    if adapted is not None and _may_merge(program, adapted, first, last):
+                        _merge(program, adapted, first, last)
                         break
 
 
@@ -58,20 +58,20 @@ def _find(program: Program, full: Gemm, outer: Gemm) -> _Adapted | None:
     return _Adapted(full, inner, outer) if single and in_order and pays else None
 
 
-def _may_merge(program: Program, found: _Adapted, first: Gemm, last: Gemm) -> bool:
+def _may_merge(program: Program, adapted: _Adapted, first: Gemm, last: Gemm) -> bool:
     """Return whether the operands of the product are still there at the place of `last`."""
     if last.bias is not None or first.activation or program.is_read_between(first.c.storage, first, last):
         return False
-    start = min(found.inner, first, key=lambda call: call.position)
-    read = (found.full.a, found.full.b, found.inner.b, found.outer.b, first.bias)
+    start = min(adapted.inner, first, key=lambda call: call.position)
+    read = (adapted.full.a, adapted.full.b, adapted.inner.b, adapted.outer.b, first.bias)
     return not any(b is not None and program.is_written_between(b.storage, start, last) for b in read)
 
 
-def _merge(program: Program, found: _Adapted, first: Gemm, last: Gemm) -> None:
-    full, inner, outer = found.full, found.inner, found.outer
+def _merge(program: Program, adapted: _Adapted, first: Gemm, last: Gemm) -> None:
+    full, inner, outer = adapted.full, adapted.inner, adapted.outer
     builder = program.build(f"{outer.node}, in the weight")
     weight = builder.temp("float32", (full.k, full.n))
-    builder.emit(_sum_of_weights(found, weight))
+    builder.emit(_sum_of_weights(adapted, weight))
     new = copy(full)
     new.b, new.c, new.alpha, new.accumulate, new.activation = weight, last.c, 1.0, 0, last.activation
     new.bias, new.beta, new.bias_row, new.bias_col = first.bias, first.beta, first.bias_row, first.bias_col
@@ -81,9 +81,9 @@ def _merge(program: Program, found: _Adapted, first: Gemm, last: Gemm) -> None:
         program.remove(inner)
 
 
-def _sum_of_weights(found: _Adapted, weight: Buf) -> Gemm:
+def _sum_of_weights(adapted: _Adapted, weight: Buf) -> Gemm:
     """W + A B, by the factors of the products, which lies as W does."""
-    full, inner, outer = found.full, found.inner, found.outer
+    full, inner, outer = adapted.full, adapted.inner, adapted.outer
     new = copy(outer)
     new.activation = new.accumulate = 0
     new.c, new.c_row, new.alpha = weight, max(full.b_row, full.b_col), outer.alpha * inner.alpha

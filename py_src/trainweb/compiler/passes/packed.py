@@ -59,8 +59,8 @@ def _product(call: Dequantize, g: Gemm) -> GemmQuantized | None:
 
 
 def _lookup(call: Dequantize, g: Gather) -> GatherDequantized | None:
-    whole = g.outer == 1 and (g.dim, g.inner) == (call.rows, call.cols * ITEM_SIZE["float32"])
-    if not _is_whole(g.data, call) or not whole:
+    is_all = g.outer == 1 and (g.dim, g.inner) == (call.rows, call.cols * ITEM_SIZE["float32"])
+    if not _is_whole(g.data, call) or not is_all:
         return None
     stored = {name: value for name, value in call.arguments() if name != "y"}
     new = GatherDequantized(**stored, y=g.y, indices=g.indices, n=g.n, index_size=g.index_size)

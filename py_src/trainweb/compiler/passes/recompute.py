@@ -28,7 +28,7 @@ WORK_PER_BYTE = 4
 WORK_PER_FUNCTION = 100
 """Operations in the time of an exponential, an error function and alike: some 2 ns."""
 DISTANCE_POWERS = (0.0, 0.5, 1.0)
-"""How much it counts that a value is not read for long; the best one for a model is found by trying."""
+"""Weights of the time until the next read; the best one for a model is found by trying."""
 N_LIMITS = 64
 """Limits that are tried, from the peak without recomputation down in equal steps."""
 
@@ -101,7 +101,7 @@ class Values:
         for s in self.kept & self.uses.keys():
             self.uses[s].append(len(self.instructions))
         self.sources = {
-            s: {r for k in made for r in self.steps[k].reads if r is not s} for s, made in self.makers.items()
+            s: {r for k in makers for r in self.steps[k].reads if r is not s} for s, makers in self.makers.items()
         }
         """Sources of each value."""
         self.expiry: dict[Storage, float] = {}
@@ -227,29 +227,29 @@ class Schedule:
     def _emit(self, i: Instruction, reads: Iterable[Storage], missing: set[Storage] | None) -> bool:
         """Add an instruction: of the program, or one that makes what is `missing`; False where there is no room."""
         after = self.now + (missing is None)
-        made, unused = dict[Storage, Storage](), dict[Storage, Storage]()
+        fresh, unused = dict[Storage, Storage](), dict[Storage, Storage]()
         for s in dict.fromkeys(b.storage for b in i.writes if b.storage.segment == ARENA):
             if missing is None:
-                made |= {s: s} if s not in self.present else {}
+                fresh |= {s: s} if s not in self.present else {}
             elif s not in missing:
                 unused[s] = Storage(ARENA, s.nbytes)
             elif s not in self.present:
-                made[s] = Storage(ARENA, s.nbytes)
+                fresh[s] = Storage(ARENA, s.nbytes)
         ending = [s for s in reads if self.pending[s] == 1 and self._ends(s, after)]
-        need = sum(align(s.nbytes) for s in (*made, *unused)) - _taken_over(i, made, ending)
+        need = sum(align(s.nbytes) for s in (*fresh, *unused)) - _taken_over(i, fresh, ending)
         while self.used + need > self.limit:
             if not self._give_up():
                 return False
-        released = [r for s in made.keys() & self.given_up for r in self.roots[s]]
-        self.given_up.difference_update(made)
+        released = [r for s in fresh.keys() & self.given_up for r in self.roots[s]]
+        self.given_up.difference_update(fresh)
         self.held.subtract(released)
-        self.present |= made
-        for s in made:
+        self.present |= fresh
+        for s in fresh:
             self._changed(s)
         for b in i.writes if missing is None else ():
             if b.storage.segment == ARENA and self.values.makers[b.storage][-1] == self.now:
                 self._trace(b.storage)
-        self.used += sum(align(s.nbytes) for s in made)
+        self.used += sum(align(s.nbytes) for s in fresh)
         places = self.present | unused
 
         def place(b: Buf) -> Buf:
@@ -257,7 +257,7 @@ class Schedule:
 
         self.instructions.append(i.moved(place, i.node if missing is None else f"{i.node}, again"))
         self.pending.subtract(reads)
-        for s in (*reads, *made, *released):
+        for s in (*reads, *fresh, *released):
             if not self.pending[s] and self._ends(s, after):
                 self._remove(s)
         return True
@@ -319,9 +319,9 @@ class Schedule:
         return self.works[s]
 
 
-def _taken_over(i: Instruction, made: Iterable[Storage], ending: Iterable[Storage]) -> int:
+def _taken_over(i: Instruction, starting: Iterable[Storage], ending: Iterable[Storage]) -> int:
     """Bytes of results that take the place of an operand which ends."""
     if not isinstance(i, ElementwiseCall):
         return 0
-    results, operands = (Counter(s.nbytes for s in some) for some in (made, ending))
+    results, operands = (Counter(s.nbytes for s in some) for some in (starting, ending))
     return sum(align(nbytes) * n for nbytes, n in (results & operands).items())

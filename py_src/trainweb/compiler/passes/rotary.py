@@ -92,24 +92,24 @@ class _Rotation:
         if y.dtype != "float32" or not half or y.shape[-1] % 2 or len(self.dims) != 3 or not y.size:
             return
         low, high = (self._terms(y, start, half, self.last.position + 1) for start in (0, half))
-        found = next(self._matches(low, high), None) if low and high else None
-        if found is None or not self._is_alone():
+        match = next(self._matches(low, high), None) if low and high else None
+        if match is None or not self._is_alone():
             return
-        x, target = self._source(found.x), self._target()
+        x, target = self._source(match.x), self._target()
         call = Rotary(
             x=x.as_buf(self.dims, 2 * half),
-            cos=found.cos[0].as_buf(self.dims, self._distance(found.cos) + half),
-            sin=found.sin[0].as_buf(self.dims, self._distance(found.sin) + half),
+            cos=match.cos[0].as_buf(self.dims, self._distance(match.cos) + half),
+            sin=match.sin[0].as_buf(self.dims, self._distance(match.sin) + half),
             y=target.as_buf(self.dims, 2 * half),
             dims=self.dims,
             half=half,
             x_strides=x.strides,
-            cos_strides=found.cos[0].strides,
-            sin_strides=found.sin[0].strides,
+            cos_strides=match.cos[0].strides,
+            sin_strides=match.sin[0].strides,
             y_strides=target.strides,
-            cos_half=self._distance(found.cos),
-            sin_half=self._distance(found.sin),
-            back=int(found.back),
+            cos_half=self._distance(match.cos),
+            sin_half=self._distance(match.sin),
+            back=int(match.back),
         )
         builder = self.program.build(self.last.node)
         builder.emit(call)
@@ -123,10 +123,10 @@ class _Rotation:
 
     def _terms(self, b: Buf, start: int, width: int, until: int) -> list[_Term] | None:
         """The products whose sum some columns of `b` are at position `until`; None if they are anything else."""
-        made = self._maker(b, start, width, until)
-        if isinstance(made, ElementwiseCall):
-            return self._sum(made.roots[0], made, start, width)
-        return None if made is None else self._terms(made[0], made[1], width, made[2])
+        maker = self._maker(b, start, width, until)
+        if isinstance(maker, ElementwiseCall):
+            return self._sum(maker.roots[0], maker, start, width)
+        return None if maker is None else self._terms(maker[0], maker[1], width, maker[2])
 
     def _maker(self, b: Buf, start: int, width: int, until: int) -> ElementwiseCall | tuple[Buf, int, int] | None:
         """The call that computed some columns, or their place in the tensor that they were copied from, and when."""
@@ -183,13 +183,13 @@ class _Rotation:
             b, until = call.ins[int(x.imm or 0)], call.position
             if b.shape[-1:] != call.shape[-1:]:
                 return None
-            made = self._maker(b, start, width, until)
-            while isinstance(made, tuple):
-                b, start, until = made
-                made = self._maker(b, start, width, until)
-            if not isinstance(made, ElementwiseCall) or made.roots[0].op != "neg":
+            maker = self._maker(b, start, width, until)
+            while isinstance(maker, tuple):
+                b, start, until = maker
+                maker = self._maker(b, start, width, until)
+            if not isinstance(maker, ElementwiseCall) or maker.roots[0].op != "neg":
                 break
-            x, call = made.roots[0], made
+            x, call = maker.roots[0], maker
         if any(until <= w.position <= self.last.position for w in self.program.writers(b.storage)):
             return None
         shape = (1,) * (4 - len(b.shape)) + b.shape

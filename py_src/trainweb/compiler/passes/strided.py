@@ -85,15 +85,15 @@ class Move:
         offset: int,
         strides: Sequence[int],
     ) -> Move | None:
-        kept = [k for k, d in enumerate(call.dims) if d != 1]
-        kept.sort(key=lambda k: -order[k])
-        dims = tuple(call.dims[k] for k in kept)
+        axes = [k for k, d in enumerate(call.dims) if d != 1]
+        axes.sort(key=lambda k: -order[k])
+        dims = tuple(call.dims[k] for k in axes)
         if start or prod(dims) != dense.size:
             return None
-        if tuple(order[k] for k in kept) != contiguous_strides(dims):
+        if tuple(order[k] for k in axes) != contiguous_strides(dims):
             return None
-        found = tuple(strides[k] for k in kept)
-        return None if any(s < 0 for s in found) else Move(dense, sparse, dims, offset, found)
+        steps = tuple(strides[k] for k in axes)
+        return None if any(s < 0 for s in steps) else Move(dense, sparse, dims, offset, steps)
 
     def strides_of(self, loops: Sequence[tuple[int, int]], b: Buf) -> list[int] | None:
         """Strides in the sparse tensor for loops over the dense one from where `b` starts, or None.
@@ -149,8 +149,8 @@ def absorb_copies(program: Program, _: Context) -> None:
 def _read_source(program: Program, call: Gemm, side: Side) -> Gemm | None:
     """`call` that reads what the copy before it was made of; None where it cannot."""
     source, loops = operand(call, side)
-    made = program.writers(source.storage)
-    if len(made) != 1 or not isinstance(before := made[0], StridedCopy) or before.position >= call.position:
+    makers = program.writers(source.storage)
+    if len(makers) != 1 or not isinstance(before := makers[0], StridedCopy) or before.position >= call.position:
         return None
     move = Move.into(before)
     if move is None or program.is_written_between(move.sparse.storage, before, call):
@@ -184,9 +184,9 @@ def _write_target(program: Program, call: Gemm) -> Gemm | None:
     before = [w for w in program.writers(target) if w.position < reader.position]
     fills = [w for w in before if isinstance(w, Copy) and move.dense.nbytes == target.nbytes == w.n]
     # Other copies and products may put parts beside this one; what overlaps it must come first.
-    own = footprint(reader)
+    place = footprint(reader)
     for w in before:
-        apart = isinstance(w, Part) and own.is_apart(footprint(w))
+        apart = isinstance(w, Part) and place.is_apart(footprint(w))
         if w.position > call.position and w not in fills and not apart:
             return None
     new = call

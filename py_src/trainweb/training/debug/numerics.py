@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 Places = dict[str, tuple[int, int, tuple[int, ...]]]
 """Segment, offset in bytes and shape of tensors by their names."""
 DIGITS = 6
-"""Of numbers in errors: what tells the order of magnitude."""
+"""Digits of numbers in errors, which show the order of magnitude."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class TensorRange:
     infinite: int
 
     @classmethod
-    def of(cls, name: str, shape: Sequence[int], found: NumberRange) -> TensorRange:
+    def of(cls, name: str, shape: Sequence[int], numbers: NumberRange) -> TensorRange:
         """Name the range of a tensor's numbers."""
-        if found.nan + found.infinite == prod(shape):
-            return cls(name, tuple(shape), None, None, found.nan, found.infinite)
-        return cls(name, tuple(shape), _rounded(found.least), _rounded(found.most), found.nan, found.infinite)
+        if numbers.nan + numbers.infinite == prod(shape):
+            return cls(name, tuple(shape), None, None, numbers.nan, numbers.infinite)
+        return cls(name, tuple(shape), _rounded(numbers.least), _rounded(numbers.most), numbers.nan, numbers.infinite)
 
     @property
     def is_finite(self) -> bool:
@@ -229,7 +229,7 @@ class NumericsRules:
                 places[f"{slot.name}.{moment}"] = (MOMENT_OF[moment].segment, offset, shape)
             yield places
 
-    def _optimizer_error(self, found: TensorRange, places: Places) -> NumericsError:
+    def _optimizer_error(self, values: TensorRange, places: Places) -> NumericsError:
         parameter = next(iter(places))
         slot = self._layout.slots[parameter]
         read = {
@@ -240,7 +240,7 @@ class NumericsRules:
         }
         inputs = [self._range_before(name, *place) for name, place in read.items()]
         op = self._models.optimizer_operator()
-        return self._error("optimizer", f"The optimizer {op} of {parameter!r}", op, found, inputs)
+        return self._error("optimizer", f"The optimizer {op} of {parameter!r}", op, values, inputs)
 
     def _error(
         self, kind: str, node: str, op: str, tensor: TensorRange, inputs: Sequence[TensorRange]
@@ -285,5 +285,5 @@ class NumericsCheck(NumericsRules):
             self.check_optimizer()
 
 
-def _bad(found: TensorRange) -> int:
-    return found.nan + found.infinite
+def _bad(values: TensorRange) -> int:
+    return values.nan + values.infinite

@@ -42,15 +42,15 @@ class DeadUnits:
 def rectified_units(plan: Plan) -> list[DeadUnits]:
     """The activations that may have dead units, none of which has fired yet."""
     makers = {name: node for node in plan.inspected_nodes for name in node.outputs}
-    found = []
+    results = []
     for node in plan.inspected_nodes:
         if node.is_rectifier and node.outputs:
             slot = plan.outputs[node.outputs[0]]
             if len(slot.shape) > 1:
                 axis = _unit_axis(node, makers) % len(slot.shape)
                 units = slot.shape[axis]
-                found.append(DeadUnits(slot.name, node.name, axis, units, list(range(units))))
-    return found
+                results.append(DeadUnits(slot.name, node.name, axis, units, list(range(units))))
+    return results
 
 
 def _unit_axis(node: InspectedNode, makers: Mapping[str, InspectedNode]) -> int:

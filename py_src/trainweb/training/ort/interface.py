@@ -28,7 +28,7 @@ PROVIDERS = (
     *("RknpuExecutionProvider", "WebNNExecutionProvider", "XnnpackExecutionProvider", "CANNExecutionProvider"),
     *("AzureExecutionProvider", CPU),
 )
-"""Those that onnxruntime 1.19 knows; the last is the one that there is."""
+"""Providers that onnxruntime 1.19 knows; only the last one exists here."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class SessionBase(ABC, Uncopied):
         return [CPU]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """That it has no options."""
+        """Return no options for the only provider."""
         return {CPU: {}}
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:

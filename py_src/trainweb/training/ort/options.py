@@ -33,7 +33,7 @@ from trainweb.training.plans import DEFAULT_MAX_PLANS
 VERBOSE, INFO, WARNING, ERROR, FATAL = range(5)
 """Severities as onnxruntime numbers them."""
 DEBUG = ("check_numerics",)
-"""What ``debug`` may switch on."""
+"""Settings of ``debug``."""
 OF_SESSION = -1
 """The severity of a run that takes its session's."""
 
@@ -53,7 +53,7 @@ class ExecutionOrder(IntEnum):
 
 
 class GraphOptimizationLevel(IntEnum):
-    """How much is optimized."""
+    """Level of optimization."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -71,7 +71,7 @@ class Attributes:
         super().__setattr__(name, value)
 
     _kind: ClassVar[str]
-    """What one of them is called in an error."""
+    """Name of an option in an error."""
     _sign: ClassVar[str]
     """An attribute that onnxruntime's object has."""
 

@@ -20,7 +20,7 @@ MOST_ELEMENTS = 2**40
 """More than any memory that this runs in."""
 
 TYPE_NAMES = {"float32": "float", "float64": "double"}
-"""What ONNX Runtime calls element types, where numpy calls them otherwise."""
+"""ONNX Runtime's names of element types that numpy calls otherwise."""
 
 
 def type_name(dtype: str) -> str:

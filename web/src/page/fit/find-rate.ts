@@ -3,21 +3,13 @@
 import type { DataSource } from "../../data/dataset.js";
 import { refuseSettingIf } from "../../data/checks.js";
 import { checkOptions } from "../../data/nearest.js";
+import { BETA, BUFFER, DIVERGED, SKIPPED_END, SKIPPED_START } from "../../wire/constants.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { settingsOf } from "../check-settings.js";
 import type { History } from "./events.js";
 import type { FitOptions } from "./options.js";
 import { ModelInputs } from "../model-inputs.js";
 import { FIND_RATE, type FindRateFields } from "../settings/fit.js";
-
-/** Weight of the smoothed loss before in the next one. */
-const BETA = 0.98;
-/** The loss has diverged where it is this many times the least one. */
-const DIVERGED = 4;
-/** The share of the steps at the start that tell nothing (1 of 10), and how many steps at the end. */
-const SKIPPED_START = 10;
-const SKIPPED_END = 5;
-const BUFFER = 1024;
 
 /** Options of `findLearningRate`. */
 export type FindRateOptions = FindRateFields;

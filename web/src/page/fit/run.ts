@@ -402,7 +402,7 @@ export async function packBatch(batch: unknown, inputNames: readonly string[], n
 /**
  * Steps on batches, each with its optimizer step, in one message; the losses.
  *
- * @param spare - what batches that are all alike are written into
+ * @param spare - a buffer for batches that are all alike
  */
 export async function runTrainSteps(host: FitHost, batches: unknown, spare: SpareBuffers): Promise<Float32Array> {
   const { handle, hasOptimizer, trainingInputNames, trainingOutputNames, valuesDecide } = host.info;

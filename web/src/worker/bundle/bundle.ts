@@ -6,7 +6,7 @@
  */
 
 import * as layout from "../../engine/layout.js";
-import { WASM } from "../constants.js";
+import { WASM } from "../../wire/constants.js";
 import { readKind, type BaseKind, type StepKind } from "../step-kind.js";
 import { METRIC } from "./metrics.js";
 import {
@@ -141,9 +141,9 @@ const BODY = record({
   inputs: list(PLACE),
   outputs: list(PLACE),
   uploads: list(tuple(integer, integer, integer)),
-  /** What a tail of the head's plan reads; none without a tail. */
+  /** Tensors that the tail of the head's plan reads; empty without a tail. */
   downloads: optional(list(tuple(integer, integer, integer)), []),
-  /** Where two bytes lie that say whether the head runs, and whether the tail does. */
+  /** Place of two bytes that say whether the head runs, and whether the tail does. */
   turns: optional(integer, 0),
   nodes: list(text),
   /** Operations of each dispatch, roughly. */

@@ -4,7 +4,7 @@ import { batchRows, inOrder } from "../../data/epoch.js";
 import type { Remainder, StepsTask, WireBatch, WireClip } from "../../wire/fit.js";
 import type { Feed, NamedTensor } from "../../wire/protocol.js";
 import { CLIP_INPUTS } from "../bundle/bundle.js";
-import { MOST_BATCHES, MOST_BYTES } from "../constants.js";
+import { MOST_BATCHES, MOST_BYTES } from "../../wire/constants.js";
 import { fetchesOfLoss, numbersOf } from "../evaluation.js";
 import { signatureOf } from "../feeds.js";
 import type { RanBatches, StepPlans } from "../host.js";
@@ -23,7 +23,7 @@ export interface Rates {
   readonly values: Float64Array;
 }
 
-/** How a session trains on batches. */
+/** Settings of a session's training on batches. */
 export interface BatchOptions {
   /** An output of the training model, or that with the loss and its terms. */
   readonly loss: string;

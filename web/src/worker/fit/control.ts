@@ -1,10 +1,11 @@
 /** The port of a fit: orders of the page, questions to it, and reports of the progress. */
 
+import { SLICE_S } from "../../wire/constants.js";
 import { FIT_ORDERS, FIT_TELL } from "../../wire/fit.js";
 import type { FitAnswer, FitAsk, FitAsks, FitLosses, FitOrder, FitProgress, FitSpec } from "../../wire/fit.js";
 
 /** Time between two looks at messages: each look takes time, too. */
-const SLICE_MS = 4;
+const SLICE_MS = 1000 * SLICE_S;
 /** The least time between two reports of the progress: a frame. */
 const FRAME_MS = 16;
 

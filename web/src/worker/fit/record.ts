@@ -6,7 +6,7 @@ import { sessionError } from "../../wire/messages.js";
 import type { NamedTensor } from "../../wire/values.js";
 import * as fields from "../fields.js";
 import type { TensorFile } from "../safetensors.js";
-import { LONGEST_NAME } from "../snapshot.js";
+import { LONGEST_NAME } from "../../wire/constants.js";
 
 /** The options of a fit that must be as they were, as the page sends them. */
 export interface FitOptions {

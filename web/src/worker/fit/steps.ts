@@ -5,7 +5,7 @@ import { NumericsError } from "../../wire/errors.js";
 import type { FitPosition, FitSpec } from "../../wire/fit.js";
 import { sessionError } from "../../wire/messages.js";
 import type { MaybePromise } from "../../wire/protocol.js";
-import { FAULTS } from "../constants.js";
+import { FAULTS } from "../../wire/constants.js";
 import { withValue, type FitCall, type RanBatches, type StagedBatches, type StepHost } from "../host.js";
 import type { SessionCore } from "../session-core.js";
 
@@ -23,7 +23,7 @@ interface Position extends FitPosition {
   readonly loss: number;
 }
 
-/** How a fit counts and checks its steps. */
+/** Settings that count and check the steps of a fit. */
 type FitRules = Pick<FitSpec, "accumulate" | "sumsGradients" | "proximal"> & { readonly onNaN: FitSpec["onNaN"] | "ignore" };
 
 /** The batches and updates of a fit, which the session's kernels count, check and undo. */

@@ -9,7 +9,7 @@ import { refuseIf } from "../../wire/messages.js";
 import { sameBytes } from "../../wire/pieces.js";
 import type { BundlePlan, SegmentStart, TensorPlace } from "../bundle/bundle.js";
 import { fillLarge, sameLarge } from "../bundle/large.js";
-import { KERNEL_MEMORY, SEEN } from "../constants.js";
+import { KERNEL_MEMORY, SEEN } from "../../wire/constants.js";
 import type { HostOptions, HostStart, LoadedPlan, ParameterRun, ReadFile } from "../host.js";
 
 /** A plan in kernel memory. */

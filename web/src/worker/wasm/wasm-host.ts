@@ -6,7 +6,7 @@ import { EngineError, FeedError } from "../../wire/errors.js";
 import { refuseIf, sessionError } from "../../wire/messages.js";
 import type { Feed, MaybePromise, PlacedTensor, SessionDevice, Workspace } from "../../wire/protocol.js";
 import type { TensorPlace } from "../bundle/bundle.js";
-import { FEED_FAULTS, IMAGE_PADDING, SLICE_S, WASM } from "../constants.js";
+import { FEED_FAULTS, IMAGE_PADDING, SLICE_S, WASM } from "../../wire/constants.js";
 import type {
   FitCall, HostOptions, HostStart, InstructionTimes, Listing, RanBatches, StagedBatches, StepHost,
 } from "../host.js";

@@ -28,7 +28,7 @@ _BLOCK, _LOOP, _IF, _ELSE, _END, _BR, _BR_IF = b"\x02", b"\x03", b"\x04", b"\x05
 _CALL = b"\x10"
 _NO_RESULT = b"\x40"
 MEMORY_LIMITS = b"\x01\x00\x80\x80\x04"
-"""Of an imported memory: not shared, 0 to 65,536 pages; a shared memory must have a maximum."""
+"""Limits of an imported memory: not shared, 0 to 65,536 pages; a shared memory must have a maximum."""
 
 
 class AssemblyError(Exception):

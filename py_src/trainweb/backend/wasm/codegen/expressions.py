@@ -66,7 +66,7 @@ class Lanes(ABC):
 
     @abstractmethod
     def select(self) -> None:
-        """Of three values on the stack, the first where the third holds, else the second."""
+        """Choose between two values on the stack: the first where the third is true, else the second."""
 
     @abstractmethod
     def cast(self, source: str, target: str) -> None:

@@ -40,10 +40,10 @@ def _reduce_inside(program: Program, source: ElementwiseCall, call: Reduce, stor
     dims, _ = collapse(source.shape, [b.shape for b in source.ins])
     unit = dims[-1] if len(dims) > 1 else 1
     is_big, builder = x.nbytes >= CACHED_BYTES, program.build(call.node)
-    whole, partial = Reduction(op, n, inner), Reduction(REDUCE_SUM, 0, inner)
+    full, partial = Reduction(op, n, inner), Reduction(REDUCE_SUM, 0, inner)
     pays = lcm(unit, inner) <= GRAIN_ELEMENTS // MIN_ROWS[is_big] and (is_big or not stored)
-    if chunk_elements(unit, whole):
-        reduction, target = whole, y
+    if chunk_elements(unit, full):
+        reduction, target = full, y
     elif pays and call.outer == 1 and op != REDUCE_SUM_SQUARES:
         reduction = partial
         n_chunks = -(-x.size // chunk_elements(unit, partial))

@@ -76,9 +76,9 @@ def attention(k: Kernel, call: calls.Attention) -> None:
     """y = softmax(scale q k' + mask) v, and the statistics of its rows."""
     _start_queries(k)
     q, keys, values = _rows(k, "q", "k", "v")
-    kept = tiles.keep(k, "queries", q, call.d, "u.d")
+    tile = tiles.keep(k, "queries", q, call.d, "u.d")
     y = ColumnSums(k, "values", call.e)
-    scores = [*tiles.products("score", kept, keys, "other", "u.d"), *_masked(k, *QUERIES), "least = score;"]
+    scores = [*tiles.products("score", tile, keys, "other", "u.d"), *_masked(k, *QUERIES), "least = score;"]
     dropped = [] if call.state is None else [f"share *= {_dropped(k, *QUERIES)};"]
     tiles.weigh_by_softmax(k, ("0u", "u.n"), scores, y, values, *dropped)
     k.add("var inverse = 1.0f / sum;")
@@ -107,12 +107,12 @@ def _query_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     tiles.store_rows(k, "u.m", ROW, "delta")
     if call.dq is None:
         return
-    kept, dq = tiles.keep(k, "queries", q, call.d, "u.d"), ColumnSums(k, "dq", call.d)
+    tile, dq = tiles.keep(k, "queries", q, call.d, "u.d"), ColumnSums(k, "dq", call.d)
     tops, inverses = k.fields("top", "inverse")
     k.add(f"let top = {four(lambda r: tops[f'item * u.m + row{r}'])};")
     k.add(f"let inverse = {four(lambda r: inverses[f'item * u.m + row{r}'])};")
     k.add(tiles.for_chunks(k, "0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
-    k.add(*tiles.products("score", kept, keys, "other", "u.d"), *tiles.products("dp", slopes, values, "other", "u.e"))
+    k.add(*tiles.products("score", tile, keys, "other", "u.d"), *tiles.products("dp", slopes, values, "other", "u.e"))
     k.add(*_masked(k, *QUERIES), f"dp *= {_dropped(k, *QUERIES)};")
     k.add("slope = exp4(score - top) * inverse * (dp - delta) * u.scale;", *_unmasked(k), "}")
     tiles.add_chunk(k, "u.n", (dq, "slope", keys))
@@ -131,7 +131,7 @@ def _key_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     _start(k, "n", call.batch[1] // call.group)
     k.add("let shared_head = index;")
     keys, values = _rows(k, "k", "v")
-    kept = tiles.keep(k, "keys", keys, call.d, "u.d")
+    tile = tiles.keep(k, "keys", keys, call.d, "u.d")
     kept_values = tiles.keep(k, "values", values, call.e, "u.e")
     top, inverse, delta = (b["item * u.m + other"] for b in k.fields("top", "inverse", "delta"))
     dk = None if call.dk is None else ColumnSums(k, "dk", call.d)
@@ -140,7 +140,7 @@ def _key_gradient(k: Kernel, call: calls.AttentionGradient) -> None:
     k.add("let item = outer * u.heads * u.group + head;")
     q, dy = _rows(k, "q", "dy")
     k.add(tiles.for_chunks(k, "0u", "u.m"), "var share = vec4f(0.0f);", "var slope = share;", "if (other < u.m) {")
-    k.add(*tiles.products("score", kept, q, "other", "u.d"), *_masked(k, *KEYS))
+    k.add(*tiles.products("score", tile, q, "other", "u.d"), *_masked(k, *KEYS))
     k.add(f"share = exp4(score - {top}) * {inverse};", f"let factor = {_dropped(k, *KEYS)};")
     if dk is not None:
         k.add(*tiles.products("dp", kept_values, dy, "other", "u.e"))

@@ -118,10 +118,10 @@ def head_loss(k: Kernel, call: Loss) -> None:
     k.count("span", ceil(call.c / call.parts))
     tiles.start(k, "n", part="parts")
     k.add("let begin = part * u.span;", "let end = min(begin + u.span, u.c);")
-    kept = tiles.keep(k, "own", x, call.d, "u.d")
+    x_tile = tiles.keep(k, "own", x, call.d, "u.d")
     slopes = ColumnSums(k, "slopes", call.d) if call.gradient and call.slope is not None else None
     k.add("let label = vec4u(" + ", ".join(f"u32({labels[f'row{r}']})" for r in range(ROWS)) + ");")
-    scores = tiles.products("score", kept, w, "other", "u.d")
+    scores = tiles.products("score", x_tile, w, "other", "u.d")
     scores.append(f"least = score * u.alpha{k.if_given('bias', ' + {}', 'other')};")
     for r in range(ROWS):
         is_target = f"label[{r}] == other && first + {r}u < u.n"
@@ -164,12 +164,12 @@ def head_loss_weight_gradient(k: Kernel, call: calls.HeadLossWeightGrad) -> None
     x, w = _inputs(k), _weights(k)
     tiles.start(k, "c")
     _divide_by_weights(k)
-    kept = tiles.keep(k, "own", w, call.d, "u.d")
+    w_tile = tiles.keep(k, "own", w, call.d, "u.d")
     dw, dy, log_sum = k.fields("dw", "dy", "log_sum")
     sums = ColumnSums(k, "slopes", call.d)
     k.add(tiles.for_chunks(k, "0u", "u.n"), "var slope = vec4f(0.0f);", "if (other < u.n) {")
     k.add(*_label_of(k, "other"), "if (weight_of_label != 0.0f) {")
-    k.add(*tiles.products("score", kept, x, "other", "u.d"), "score *= u.alpha;")
+    k.add(*tiles.products("score", w_tile, x, "other", "u.d"), "score *= u.alpha;")
     if call.bias is not None:
         bias = k.operand("bias")
         k.add(f"score += {four(lambda r: bias[f'row{r}'])};")

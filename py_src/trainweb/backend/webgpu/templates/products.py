@@ -50,7 +50,7 @@ RANGE = "let first = split * u.{span}; let last = min(u.{end}, first + u.{span})
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How a kernel reads one operand of a product. A place along an axis is the variable of its name, and an offset."""
+    """The access to one operand of a product. A place along an axis is the variable of its name, and an offset."""
 
     outer: Statements
     """About a row or a column: they run before all steps."""

@@ -53,10 +53,10 @@ def keep(k: Kernel, name: str, read: Read, size: int, width: str) -> Columns:
     return lambda column: f"{name}[{column}]"
 
 
-def products(name: str, kept: Columns, read: Read, row: str, width: str) -> list[str]:
+def products(name: str, tile: Columns, read: Read, row: str, width: str) -> list[str]:
     """Statements for `name`: the products of the four rows with one of the others."""
     loop = f"for (var column = 0u; column < {width}; column++) {{"
-    return [f"var {name} = vec4f(0.0f);", loop, f"{name} += {kept('column')} * {read(row, 'column')};", "}"]
+    return [f"var {name} = vec4f(0.0f);", loop, f"{name} += {tile('column')} * {read(row, 'column')};", "}"]
 
 
 def for_chunks(k: Kernel, first: str, end: str) -> str:

@@ -56,7 +56,7 @@ export async function writeFile(name: string, bytes: Uint8Array): Promise<void> 
     });
   // Another page that writes the same file writes the same contents.
   const { locks } = globalThis.navigator ?? {};
-  await (locks?.request(`trainweb-store-${name}`, { ifAvailable: true }, (lock) => lock && write()) ?? write());
+  await (locks?.request(`trainweb-cache-${name}`, { ifAvailable: true }, (lock) => lock && write()) ?? write());
 }
 
 /** Remove a file, if it is there. */

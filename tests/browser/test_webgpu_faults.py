@@ -59,6 +59,7 @@ FAULTS = {
     "lost in a step": ('lose(GPUQueue, "submit");', "trained", LOST.format(2), "from a checkpoint."),
     "lost in a map": ('lose(GPUBuffer, "mapAsync");', "trained", LOST.format(2), "from a checkpoint."),
     "lost in a claim": ('lose(GPUBuffer, "mapAsync");', "parameters", LOST.format(2), "from a checkpoint."),
+    "lost in a profile": ('lose(GPUBuffer, "mapAsync");', "profile", LOST.format(2), "from a checkpoint."),
     "lost in a fit": ('lose(GPUQueue, "onSubmittedWorkDone");', "fit", LOST.format(2), "from a checkpoint."),
 }
 """What goes wrong, the call that meets it, and the start and the end of its error."""
@@ -66,6 +67,7 @@ CALLS = {
     "open": "await train(fresh, 1)",
     "trained": "await train(s, 1)",
     "parameters": "await parameters(s)",
+    "profile": "await s.profile(rows(8))",
     "fit": "await s.fit(rows(50), { epochs: 1, batchSize: 8 })",
 }
 

@@ -771,7 +771,7 @@ NO_WEBGPU = _device(
     "package webgpu has it: set env.webgpu.gpu."
 )
 INSECURE_WEBGPU = _device("Pages have WebGPU only with a secure origin: https:// or localhost.")
-NO_GPU_ADAPTER = _device("This browser offers no WebGPU adapter. Chrome on Linux may need flags: see docs/webgpu.md.")
+NO_GPU_ADAPTER = _device("This browser offers no WebGPU adapter. Chrome on Linux may need --enable-unsafe-webgpu.")
 NO_DEVICE = _device("The WebGPU adapter gives no device: {message}")
 SOFTWARE_ADAPTER = _device("The WebGPU adapter '{adapter}' computes in software, which is slow.")
 DEVICE_LIMIT = _device("'{what}' takes {needed} bytes at once; {name} of this GPU is {offered}.")
@@ -790,7 +790,7 @@ WIDE_FEED = Message(
 GPU_PLAN_MALFORMED = Message(ModelError, "The plan for the GPU is malformed: {what}. Compile it again.")
 NOT_ON_GPU = Message(UnsupportedError, '{what} does not work with device: "webgpu" yet. device: "wasm" has it.')
 GPU_OUTSIDE_PAGE = Message(
-    UnsupportedError, 'The option device="webgpu" is for sessions in a page. Here device="wasm" trains.'
+    UnsupportedError, 'The option device="webgpu" is for pages and Node. Here device="wasm" trains.'
 )
 
 

@@ -68,7 +68,9 @@ def test_camera_and_files_are_told_apart_after_seconds(page: Page, tmp_path: Pat
     page.locator("#classes input[type=text]").nth(1).fill("stripes")
     expect(page.locator("#next")).to_have_text("Click Train.")
     page.click("#train")
-    expect(page.locator("#status")).to_have_text(re.compile(r"Trained in [\d.]+ s, 50 steps\."), timeout=READY_MS)
+    expect(page.locator("#status")).to_have_text(
+        re.compile(r"Trained in [\d.]+ s on the CPU, 50 steps\."), timeout=READY_MS
+    )
     expect(page.locator("#result")).to_have_text("It recognises 6 of 6 pictures that it has not seen.")
     page.wait_for_function("Number.parseInt(document.querySelector('#bars span:nth-child(2)').textContent) > 80")
     # A file that is tried stays to be seen, though the camera goes on.

@@ -96,11 +96,16 @@ def test_a_missing_gpu_is_named(run: Callable[[str], Any], webgpu_page: Page, pl
         const broken = { ...await gpu.requestAdapter(), info: {}, limits: {}, requestDevice: async () => {
           throw new TypeError("no room\\nmore");
         } };
-        return Promise.all([undefined, { requestAdapter: async () => null }, { requestAdapter: async () => broken }]
-          .map((one) => failure(() => GpuDevice.open(one))));
+        const blocked = async () => { throw new DOMException("blocked", "NotSupportedError"); };
+        const adapters = [async () => null, async () => broken, blocked].map((requestAdapter) => ({ requestAdapter }));
+        return Promise.all([undefined, ...adapters].map((one) => failure(() => GpuDevice.open(one))));
     """)
-    assert [error["name"] for error in errors] == ["DeviceError"] * 3
-    texts = ["set env.webgpu.gpu.", "may need flags: see docs/webgpu.md.", "gives no device: no room."]
+    assert [error["name"] for error in errors] == ["DeviceError"] * 4
+    texts = [
+        "set env.webgpu.gpu.",
+        "may need --enable-unsafe-webgpu.",
+        *(f"gives no device: {x}." for x in ("no room", "blocked")),
+    ]
     assert all(error["message"].endswith(f"{text} {WITHOUT_GPU}") for error, text in zip(errors, texts, strict=True))
     insecure = webgpu_page.context.new_page()
     insecure.goto(plain_site.url("/webgpu/page.html").replace("127.0.0.1", "app.test"))
@@ -167,7 +172,7 @@ def test_an_error_of_a_call_fails_the_next_read(run: Callable[[str], Any]) -> No
 def test_sessions_share_a_device_until_it_is_lost(run: Callable[[str], Any]) -> None:
     assert run("""
         let asked = 0;
-        const counted = { requestAdapter: (...args) => {
+        const counted = { requestAdapter: async (...args) => {
           asked++;
           return asked === 1 ? null : gpu.requestAdapter(...args);
         } };

@@ -59,6 +59,8 @@ FAULTS = {
     "lost in a step": ('lose(GPUQueue, "submit");', "trained", LOST.format(2), "from a checkpoint."),
     "lost in a map": ('lose(GPUBuffer, "mapAsync");', "trained", LOST.format(2), "from a checkpoint."),
     "lost in a claim": ('lose(GPUBuffer, "mapAsync");', "parameters", LOST.format(2), "from a checkpoint."),
+    "lost in a profile": ('lose(GPUBuffer, "mapAsync");', "profile", LOST.format(2), "from a checkpoint."),
+    "lost in steps": ('lose(GPUQueue, "submit");', "steps", LOST.format(2), "from a checkpoint."),
     "lost in a fit": ('lose(GPUQueue, "onSubmittedWorkDone");', "fit", LOST.format(2), "from a checkpoint."),
 }
 """What goes wrong, the call that meets it, and the start and the end of its error."""
@@ -66,6 +68,8 @@ CALLS = {
     "open": "await train(fresh, 1)",
     "trained": "await train(s, 1)",
     "parameters": "await parameters(s)",
+    "steps": "await s.runTrainSteps([rows(8), rows(8)])",
+    "profile": "await s.profile(rows(8))",
     "fit": "await s.fit(rows(50), { epochs: 1, batchSize: 8 })",
 }
 
@@ -86,7 +90,7 @@ def test_a_fault_ends_calls_and_the_next_session_works(gpu: JsPage, fault: str) 
     assert error["name"] == "DeviceError", error
     assert error["message"].startswith(start) and error["message"].endswith(f"{end} {WITHOUT_GPU}"), error
     if "lost" in fault:
-        assert error["reason"] == "destroyed"
+        assert error["reason"] == "destroyed" and f" after step {error['step']} " in error["message"]
         later = [gpu.failure(f"{OPEN} await {each};") for each in ("parameters(s)", "s.stepCount()", "train(s, 1)")]
         assert {one["name"] for one in later} == {"DeviceError"}
         assert all("The GPU was lost" in one["message"] for one in later)

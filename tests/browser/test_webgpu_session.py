@@ -217,20 +217,24 @@ def test_a_fit_stays_within_its_budget(gpu: JsPage, budget: str) -> None:
 
 def test_buffers_take_little_more_than_the_kernels_memory(gpu: JsPage) -> None:
     gpu.site.add("/wide.onnx", wide())
-    on_gpu, on_kernels, feeds = gpu.run("""
+    on_gpu, on_kernels, text, feeds = gpu.run("""
         const batch = {
           x: new Tensor("float32", new Float32Array(256 * 64), [64, 256]),
           labels: new Tensor("int64", new BigInt64Array(64), [64]),
         };
         const memory = [];
+        let text = "";
         for (const device of ["webgpu", "wasm"]) {
           const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
           const s = await TrainingSession.createFromModel("/wide.onnx", config, { device });
           await s.fit({ x: batch.x, labels: batch.labels }, { epochs: 2, batchSize: 64 });
           memory.push(await s.memory());
+          text ||= await s.explain(batch);
         }
-        return [...memory, 64 * (256 * 4 + 8)];
+        return [...memory, text, 64 * (256 * 4 + 8)];
     """)
+    # A tile has 4 x 256 numbers, or 64 x 64.
+    assert "\ngemm (32, 1, 1) or gemm (shared tiles) (8, 1, 1)  ; Gemm node 'Gemm_2'\n" in text
     segments = sum(on_kernels[name] for name in ("parameters", "gradients", "moments", "arena"))
     assert sum(on_gpu["gpu"].values()) <= 1.2 * (segments + feeds), (on_gpu, on_kernels)
 
@@ -321,3 +325,37 @@ def test_the_runtime_is_loaded_only_for_a_gpu(gpu_browser: Browser, plain_site: 
         page.page.context.on("request", lambda request: names.append(request.url.rsplit("/", 1)[-1]))
         page.run(f"{OPEN} await train(await open({{}}), 1);")
         assert "worker.js" in names and "webgpu.js" not in names
+
+
+SUM = "k = Add (i, i) f = Cast<to=1> (k)"
+WIDE = "b = Greater (a, zero) k = Where (b, wide, i) f = Cast<to=1> (k)"
+INTEGERS = {
+    "sums of feeds": (1, SUM, ""),
+    "sums among numbers of the GPU": (8, SUM, "sums of int64"),
+    "constants": (8, WIDE, "constants of int64 beyond 32 bits"),
+}
+"""Columns of the integers, what is made of them, and why the GPU cannot."""
+
+
+@pytest.mark.parametrize("case", INTEGERS)
+def test_integers_beyond_32_bits_are_right_or_refused(gpu: JsPage, case: str) -> None:
+    columns, body, reason = INTEGERS[case]
+    types = f"(float[8,10] x, int64[8,{columns}] i) => (float[8,4] logits)"
+    body = f"a = MatMul (x, w1) {body} s = Mul (f, tiny) z = Add (a, s) logits = MatMul (z, w2)"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {types} {{ {body} }}')
+    rng = np.random.default_rng(3)
+    tensors = {"w1": rng.normal(size=(10, 8)), "w2": rng.normal(size=(8, 4)), "tiny": 1e-9, "zero": 0.0}
+    named = {name: np.float32(value) for name, value in tensors.items()} | {"wide": np.arange(8) << 33}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(v), name) for name, v in named.items())
+    gpu.site.add("/integers.onnx", model.SerializeToString())
+    train = f"""{OPEN}
+        const make = {{ loss: "CrossEntropyLoss", optimizer: "SGD" }};
+        const s = await TrainingSession.createFromModel("/integers.onnx", make, options);
+        const i = new Tensor("int64", new BigInt64Array({8 * columns}).fill(2_000_000_000n), [8, {columns}]);
+        return Array.from(await s.runTrainSteps([{{ ...rows(8), i }}, {{ ...rows(8), i }}]));
+    """
+    if reason:
+        error = gpu.failure(train, options={"device": "webgpu"})
+        assert error["name"] == "UnsupportedError" and f" needs {reason}, for which" in error["message"], error
+    else:
+        close(*(gpu.run(train, options={"device": device}) for device in ("webgpu", "wasm")))

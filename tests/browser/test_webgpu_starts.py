@@ -155,7 +155,7 @@ def test_adapters_train_on_large_quantized_weights(gpu: JsPage, model: bytes) ->
     assert on_gpu[2:] != on_gpu[:2] and adapters == [True, True]
     mine, none = memory
     # Plans that overwrite and plans that add share it.
-    assert large_bytes(model) <= mine["largeConstants"] < 1.5 * large_bytes(model), mine
+    assert large_bytes(model) <= mine["large_constants"] < 1.5 * large_bytes(model), mine
     assert mine["parameters"] > 0 and mine["arena"] > 0 and none == {}
 
 

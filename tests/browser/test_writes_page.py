@@ -114,3 +114,12 @@ def test_nothing_is_wider_than_a_phone(page: Page) -> None:
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
     # Curves follow the width with the next frames.
     page.wait_for_function(f"document.documentElement.scrollWidth <= {PHONE[0]}")
+
+
+def test_the_switch_takes_the_gpu(gpu_browser: Browser, site: Site) -> None:
+    with silent_page(gpu_browser, READY_MS) as page:
+        page.goto(site.url("/writes/index.html"))
+        expect(page.locator("#needs")).to_contain_text("on this machine's CPU.", timeout=READY_MS)
+        page.select_option("#device", "webgpu")
+        expect(page.locator("#needs")).to_contain_text("on this machine's GPU (google).", timeout=READY_MS)
+        expect(page.locator("#device")).to_have_value("webgpu")

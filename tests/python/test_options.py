@@ -119,7 +119,7 @@ def test_without_a_handler_lines_go_to_stderr(capfd: pytest.CaptureFixture[str])
     ("options", "error", "text"),
     [
         ({"thread": 2}, TypeError, "did you mean 'threads'"),
-        ({"device": "webgpu"}, UnsupportedError, "is for sessions in a page"),
+        ({"device": "webgpu"}, UnsupportedError, "is for pages and Node"),
         ({"device": "gpu"}, TypeError, "must be 'wasm'"),
         ({"reproducible": 1}, TypeError, "reproducible must be a bool"),
         ({"max_plans": 0}, SessionError, "'max_plans' must be an integer >= 1"),

@@ -1,6 +1,6 @@
 /** Parts that the pages of the demos share. */
 
-import type { LoadProgress } from "trainweb";
+import type { LoadProgress, SessionDevice } from "trainweb";
 
 /** Memory of a page and of Python in it, beside its session's, for a small network. */
 export const PAGE_BYTES = 180e6;
@@ -25,6 +25,24 @@ export function download(file: Blob | Uint8Array, name: string): void {
   link.click();
   // The download has started by then; revoking at once would cancel it in some browsers.
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+/** The device of the page's sessions: a switch shows it. Sessions keep theirs, so the page starts anew with another one. */
+export function chosenDevice(select: HTMLSelectElement): SessionDevice["kind"] {
+  const query = new URLSearchParams(location.search);
+  const device = query.get("device") === "webgpu" ? "webgpu" : "wasm";
+  select.value = device;
+  select.disabled = !("gpu" in navigator);
+  select.addEventListener("change", () => {
+    query.set("device", select.value);
+    location.search = query.toString();
+  });
+  return device;
+}
+
+/** The processor of a session's steps, in words. */
+export function processorOf({ adapter }: SessionDevice): string {
+  return adapter === null ? "CPU" : `GPU (${adapter.description || adapter.vendor})`;
 }
 
 /** Bytes in words. */

@@ -4,7 +4,7 @@ import { env, type LoadProgress } from "trainweb";
 import type { TrainwebConfusion, TrainwebCurves } from "trainweb/vis";
 import "trainweb/vis";
 
-import { download, element } from "../page.js";
+import { chosenDevice, download, element, processorOf } from "../page.js";
 import { probabilityBars } from "./bars.js";
 import { Curves } from "./curves.js";
 import { type Digits, loadDigits } from "./data.js";
@@ -79,7 +79,7 @@ const settings: Settings = {
   learningRate: positive("rate", 0.003),
   seed: positive("seed", 1),
   maxSteps: positive("steps", Number.POSITIVE_INFINITY),
-  device: query.get("device") === "webgpu" ? "webgpu" : "wasm",
+  device: chosenDevice(element<HTMLSelectElement>("device")),
 };
 
 function showError(error: unknown): void {
@@ -115,17 +115,6 @@ function chipOf(fact: string): HTMLElement {
   const chip = document.createElement("li");
   chip.textContent = fact;
   return chip;
-}
-
-/** A switch between CPU and GPU. Sessions keep their device, so the page starts anew. */
-function configureDevice(): void {
-  const select = element<HTMLSelectElement>("device");
-  select.value = settings.device;
-  select.disabled = !("gpu" in navigator);
-  select.addEventListener("change", () => {
-    query.set("device", select.value);
-    location.search = query.toString();
-  });
 }
 
 function percent(share: number): string {
@@ -402,14 +391,12 @@ async function main(): Promise<void> {
   };
   try {
     configureBackend();
-    configureDevice();
     const digits = await loadDigits("mnist.bin");
     showCounts(digits);
     trainer = startPage(digits);
     await trainer.load("digits.onnx");
-    const { adapter } = trainer;
-    if (adapter !== null) {
-      element("backend").append(chipOf(`GPU: ${adapter.description || adapter.vendor}`));
+    if (trainer.device?.kind === "webgpu") {
+      element("backend").append(chipOf(processorOf(trainer.device)));
     }
     ui.sample.disabled = trainer.state === "failed";
   } catch (error) {

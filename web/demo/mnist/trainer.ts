@@ -6,10 +6,10 @@ import {
   CheckpointError,
   Dataset,
   type FitRun,
-  type GpuAdapter,
   type LoadProgress,
   type PropertyValue,
   schedule,
+  type SessionDevice,
   type Tensor,
   TrainingSession,
 } from "trainweb";
@@ -79,9 +79,9 @@ export class Trainer {
     this.#observer = observer;
   }
 
-  /** The GPU; null: it trains on the CPU. */
-  get adapter(): GpuAdapter | null {
-    return this.#session?.device.adapter ?? null;
+  /** Where its steps run; null before it is loaded. */
+  get device(): SessionDevice | null {
+    return this.#session?.device ?? null;
   }
 
   get stepsPerEpoch(): number {

@@ -1,8 +1,8 @@
 /** The page: camera and files in, a taught network out. */
 
-import { type ImageSource } from "trainweb";
+import { type ImageSource, type LoadProgress } from "trainweb";
 
-import { download, showLoading } from "../page.js";
+import { chosenDevice, download, showLoading } from "../page.js";
 import { drawingOf, type Lesson, Teacher } from "./teacher.js";
 
 /** Frames that a press on "Record" takes, and milliseconds between them. */
@@ -243,8 +243,8 @@ async function train(): Promise<void> {
   if (outcome === undefined) {
     return;
   }
-  const { steps, seconds, tested, right } = outcome;
-  ui.status.textContent = `Trained in ${seconds.toFixed(1)} s, ${steps} steps.`;
+  const { steps, seconds, tested, right, processor } = outcome;
+  ui.status.textContent = `Trained in ${seconds.toFixed(1)} s on the ${processor}, ${steps} steps.`;
   ui.result.textContent = tested === 0 ? "" : `It recognises ${right} of ${tested} pictures that it has not seen.`;
   taught = views.map(({ name }) => name.value);
 }
@@ -309,7 +309,8 @@ async function main(): Promise<void> {
     }
   });
   try {
-    teacher = await Teacher.load("teach.onnx", (progress) => showLoading(ui.status, ui.progress, progress));
+    const onProgress = (progress: LoadProgress): void => showLoading(ui.status, ui.progress, progress);
+    teacher = await Teacher.load("teach.onnx", { device: chosenDevice(element("device", "select")), onProgress });
     ui.progress.value = 0;
     ui.status.textContent = "Ready.";
   } catch (error) {

@@ -1,6 +1,8 @@
 /** The network that is taught: pictures of classes in, probabilities out. */
 
-import { readImage, Tensor, TrainingSession, type ImageSource, type LoadProgress, type SessionOptions } from "trainweb";
+import { readImage, Tensor, TrainingSession, type ImageSource, type SessionOptions } from "trainweb";
+
+import { processorOf } from "../page.js";
 
 /** What scripts/make_teach_model.py makes. */
 const SIDE = 96;
@@ -29,6 +31,7 @@ export interface Lesson {
 export interface Outcome {
   readonly steps: number;
   readonly seconds: number;
+  readonly processor: string;
   /** Pictures that were kept back. */
   readonly tested: number;
   /** Those of them that it gets right. */
@@ -36,7 +39,7 @@ export interface Outcome {
 }
 
 /** The network with a new last layer, which alone is trained. */
-function createSession(model: string, classes: number, options: SessionOptions = {}): Promise<TrainingSession> {
+function createSession(model: string, classes: number, options: SessionOptions): Promise<TrainingSession> {
   const config = {
     loss: "CrossEntropyLoss",
     optimizer: { type: "AdamW", weightDecay: 0 },
@@ -59,8 +62,8 @@ export class Teacher {
     [this.#model, this.#session, this.#start] = [model, session, start];
   }
 
-  static async load(model: string, onProgress: (progress: LoadProgress) => void): Promise<Teacher> {
-    const session = await createSession(model, FIRST_CLASSES, { onProgress });
+  static async load(model: string, options: Pick<SessionOptions, "device" | "onProgress">): Promise<Teacher> {
+    const session = await createSession(model, FIRST_CLASSES, options);
     const teacher = new Teacher(model, session, await parametersOf(session));
     // Prepared while the user takes the first pictures.
     void session.prepare({ image: [BATCH, 3, SIDE, SIDE], labels: [BATCH] }).catch(() => {});
@@ -93,7 +96,7 @@ export class Teacher {
   /** The last layer as it starts, for this number of classes. */
   async #startAgain(classes: number): Promise<void> {
     if (classes !== this.#classes) {
-      const session = await createSession(this.#model, classes);
+      const session = await createSession(this.#model, classes, { device: this.#session.device.kind });
       await this.#session.release();
       [this.#session, this.#classes, this.#start] = [session, classes, await parametersOf(session)];
     }
@@ -118,7 +121,8 @@ export class Teacher {
       onStep(step / STEPS, Number(results[loss]?.data[0]));
     }
     const seconds = (performance.now() - started) / 1000;
-    return { steps: STEPS, seconds, tested: tests.length, right: await this.#countRight(tests) };
+    const processor = processorOf(session.device);
+    return { steps: STEPS, seconds, processor, tested: tests.length, right: await this.#countRight(tests) };
   }
 
   async #countRight(lessons: readonly Lesson[]): Promise<number> {

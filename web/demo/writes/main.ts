@@ -4,7 +4,7 @@ import type { EpochEvent, FitRun } from "trainweb";
 import type { TrainwebCurves } from "trainweb/vis";
 import "trainweb/vis";
 
-import { appendTo, download, element, megabytes, onDrop, showLoading } from "../page.js";
+import { appendTo, chosenDevice, download, element, megabytes, onDrop, showLoading } from "../page.js";
 import { STEPS, Writer } from "./writer.js";
 
 /** Characters of a sample while it learns, and of one that is asked for. */
@@ -120,9 +120,9 @@ async function train(author: Writer): Promise<void> {
 }
 
 async function measure(author: Writer): Promise<void> {
-  const { bytes, seconds } = await author.needs();
+  const { bytes, seconds, processor } = await author.needs();
   ui.needs.textContent = `The page takes some ${megabytes(bytes)} of memory, and about ${Math.max(1, Math.round(seconds))} s ` +
-    `for ${STEPS} steps on this machine. Words appear after some 1,000 steps.`;
+    `for ${STEPS} steps on this machine's ${processor}. Words appear after some 1,000 steps.`;
 }
 
 async function readFile(file: File | undefined): Promise<void> {
@@ -167,12 +167,13 @@ function listen(): void {
 }
 
 async function main(): Promise<void> {
+  const device = chosenDevice(element<HTMLSelectElement>("device"));
   listen();
   showTemperature();
   try {
     const text = await fetch("sonnets.txt");
     ui.text.value = await text.text();
-    const loaded = await Writer.load("writer.onnx", (progress) => showLoading(ui.status, ui.progress, progress));
+    const loaded = await Writer.load("writer.onnx", { device, onProgress: (progress) => showLoading(ui.status, ui.progress, progress) });
     loaded.read(ui.text.value);
     await measure(loaded);
     writer = loaded;

@@ -1,8 +1,8 @@
 /** The network that learns to write: text in, more of such text out. */
 
-import { buildArtifacts, Tensor, TrainingSession, type Artifacts, type EpochEvent, type FitRun, type LoadProgress } from "trainweb";
+import { buildArtifacts, Tensor, TrainingSession, type Artifacts, type EpochEvent, type FitRun, type SessionOptions } from "trainweb";
 
-import { fastest, PAGE_BYTES } from "../page.js";
+import { fastest, PAGE_BYTES, processorOf } from "../page.js";
 import { characterOf, numbersOf } from "./alphabet.js";
 
 /** Characters that the model sees at once, as scripts/make_writer_model.py has it. */
@@ -22,6 +22,7 @@ export interface Needs {
   /** Memory of the page and the session. */
   readonly bytes: number;
   readonly seconds: number;
+  readonly processor: string;
 }
 
 export interface SampleOptions {
@@ -44,10 +45,10 @@ export class Writer {
     this.#session = session;
   }
 
-  static async load(model: string, onProgress: (progress: LoadProgress) => void): Promise<Writer> {
+  static async load(model: string, options: Required<Pick<SessionOptions, "device" | "onProgress">>): Promise<Writer> {
     const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", clipGradNorm: 1 } as const;
-    const artifacts = await buildArtifacts(model, config, { onProgress });
-    return new Writer(artifacts, await TrainingSession.create(artifacts, { onProgress }));
+    const artifacts = await buildArtifacts(model, config, { onProgress: options.onProgress });
+    return new Writer(artifacts, await TrainingSession.create(artifacts, options));
   }
 
   /** Learn from this text from now on; returns the number of its characters. */
@@ -67,7 +68,7 @@ export class Writer {
     const batch = stacked(Array.from({ length: BATCH }, (_, k) => this.#window(k)));
     const seconds = (await fastest(() => session.runEvalStep(batch))) * STEPS * STEPS_OF_EVAL;
     const { parameters, gradients, moments, arena, prepared, plans } = await session.memory();
-    return { bytes: PAGE_BYTES + parameters + gradients + moments + arena + prepared + plans, seconds };
+    return { bytes: PAGE_BYTES + parameters + gradients + moments + arena + prepared + plans, seconds, processor: processorOf(session.device) };
   }
 
   /** Train until it is stopped. The next round waits for the end of `onRound`. */
@@ -106,7 +107,7 @@ export class Writer {
   /** Go on from a file of `save`. */
   async resume(file: Blob): Promise<void> {
     const before = this.#session;
-    this.#session = await TrainingSession.create({ ...this.#artifacts, checkpoint: file });
+    this.#session = await TrainingSession.create({ ...this.#artifacts, checkpoint: file }, { device: before.device.kind });
     await before.release();
   }
 

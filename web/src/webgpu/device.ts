@@ -12,8 +12,7 @@ export function useTools(tools: WorkerTools): void {
 
 /** Flags of WebGPU. Node has no globals of these. */
 export const USAGE = { MAP_READ: 0x1, COPY_SRC: 0x4, COPY_DST: 0x8, UNIFORM: 0x40, STORAGE: 0x80 } as const;
-export const MAP_READ = 0x1;
-export const COMPUTE = 0x4;
+export const [MAP_READ, COMPUTE] = [0x1, 0x4];
 
 /** Limits of buffers and of windows. A device gets what its adapter has, since plans of later sessions may need it. */
 export const [BUFFER, BINDING] = ["maxBufferSize", "maxStorageBufferBindingSize"] as const;
@@ -21,8 +20,7 @@ export const [BUFFER, BINDING] = ["maxBufferSize", "maxStorageBufferBindingSize"
 export const TIMES: GPUFeatureName = "timestamp-query";
 /** Firefox looks for finished work 10 times a second, unless it is given other work. */
 const IS_FIREFOX = /Firefox\//.test(globalThis.navigator?.userAgent ?? "");
-const POKE_MS = 1;
-const GRACE_MS = 100;
+const [POKE_MS, GRACE_MS] = [1, 100];
 
 /** A device, and what has gone wrong with it. */
 export class GpuDevice {
@@ -48,16 +46,16 @@ export class GpuDevice {
     if (gpu === undefined) {
       throw sessionError(globalThis.isSecureContext === false ? "INSECURE_WEBGPU" : "NO_WEBGPU", {});
     }
-    const adapter = await gpu.requestAdapter({ powerPreference: "high-performance" });
+    // Firefox also rejects the first, where it has blocked the driver.
+    const refuse = ({ message }: Error): Promise<never> => Promise.reject(sessionError("NO_DEVICE", { message: sentence(message) }));
+    const adapter = await gpu.requestAdapter({ powerPreference: "high-performance" }).catch(refuse);
     if (adapter === null) {
       throw sessionError("NO_GPU_ADAPTER", {});
     }
     const { vendor, architecture, description, isFallbackAdapter: isFallback } = adapter.info;
     const requiredLimits = Object.fromEntries([BUFFER, BINDING].map((name) => [name, adapter.limits[name]]));
     const requiredFeatures = adapter.features?.has(TIMES) ? [TIMES] : [];
-    const device = await adapter.requestDevice({ requiredLimits, requiredFeatures }).catch((error: unknown) => {
-      throw sessionError("NO_DEVICE", { message: sentence(error instanceof Error ? error.message : String(error)) });
-    });
+    const device = await adapter.requestDevice({ requiredLimits, requiredFeatures }).catch(refuse);
     return new GpuDevice(device, { vendor, architecture, description, isFallback });
   }
 

@@ -75,9 +75,8 @@ class GpuHost implements Partial<StepHost> {
     this.#guard = new Guard(this.#runner);
     this.#isAuto = isAuto;
     this.whole = new Proxy(kernels, { get: (_, name) => this.#member(name) });
-    const planOf = (device: DevicePlan["device"], why: string) => (step: string): DevicePlan => {
-      return { step, device, dispatches: null, pipelines: null, why };
-    };
+    const planOf = (device: DevicePlan["device"], why: string) => (step: string): DevicePlan =>
+      ({ step, device, dispatches: null, pipelines: null, why });
     const plans = [...ON_GPU.map(planOf("webgpu", "")), ...ON_WASM.map(planOf("wasm", "such steps run on the CPU only"))];
     this.device = { kind: "webgpu", adapter: gpu.adapter, why: isAuto ? "a GPU is here" : "the option device", plans };
   }
@@ -195,11 +194,11 @@ class GpuHost implements Partial<StepHost> {
 
   times(count: number): InstructionTimes {
     const ofKernels = this.#kernels.times(count);
-    return {
-      measure: (loaded, action) =>
-        loaded instanceof GpuPlan ? measured(this.#runner, loaded, action) : ofKernels.measure(loaded, action),
-      release: () => ofKernels.release(),
-    };
+    const measure = (loaded: LoadedPlan, action: () => Promise<void>): Promise<Float64Array> =>
+      loaded instanceof GpuPlan
+        ? measured(this.#runner, loaded, action).catch((error: unknown) => Promise.reject(this.#located(error)))
+        : ofKernels.measure(loaded, action);
+    return { measure, release: () => ofKernels.release() };
   }
 
   addresses(copy: number, loaded?: LoadedPlan): Addresses {

@@ -17,11 +17,7 @@ const AT = {
 } as const;
 const PAGE_BYTES = 4 * (AT.RECORDS + 2 * MOST_BATCHES);
 
-const STOPS = 1;
-const IS_TRAINED = 2;
-const IS_FIRST = 4;
-const IS_DUE = 8;
-const IS_START = 16;
+const [STOPS, IS_TRAINED, IS_FIRST, IS_DUE, IS_START] = [1, 2, 4, 8, 16] as const;
 
 const LANES = 256;
 const NAMES = Object.entries({ ...AT, STOPS, IS_TRAINED, IS_FIRST, IS_DUE, IS_START })

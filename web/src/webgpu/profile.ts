@@ -5,9 +5,7 @@ import type { GpuPlan, GpuRunner } from "./runner.js";
 
 /** Timestamps in a set at most. */
 const MOST_TIMES = 4096;
-const STAMP_BYTES = 8;
-const NS_PER_MS = 1e6;
-const QUERY_RESOLVE = 0x200;
+const [STAMP_BYTES, NS_PER_MS, QUERY_RESOLVE] = [8, 1e6, 0x200];
 
 /** Milliseconds of each dispatch of a plan that an action runs, summed over its runs. */
 export async function measured(runner: GpuRunner, plan: GpuPlan, action: () => Promise<void>): Promise<Float64Array> {

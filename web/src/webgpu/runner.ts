@@ -1,6 +1,6 @@
 /** Plans of a session on the GPU, and their steps. */
 
-import { ARENA, CONSTANTS, LARGE_CONSTANTS, PARAMETERS } from "../engine/layout.js";
+import { ARENA, CONSTANTS, LARGE_CONSTANTS, PARAMETERS, SEGMENT_NAMES } from "../engine/layout.js";
 import type { Feed, PlacedTensor } from "../wire/protocol.js";
 import type { BundlePlan, TensorPlace, Window } from "../worker/bundle/bundle.js";
 import { fillLarge, largeBytesOf, sameLarge } from "../worker/bundle/large.js";
@@ -88,7 +88,7 @@ export class GpuRunner {
   }
 
   async #largeConstants(body: Body, read: ReadFile): Promise<GPUBuffer> {
-    const buffer = await this.segments.make(largeBytesOf(body.large), "largeConstants");
+    const buffer = await this.segments.make(largeBytesOf(body.large), SEGMENT_NAMES[LARGE_CONSTANTS] as string);
     for (const large of body.large) {
       const bytes = new Uint8Array(large.nbytes);
       fillLarge(bytes, large, read);

@@ -99,7 +99,7 @@ def _body(parts: Parts, program: Program, segment_bytes: Sequence[int], arena_li
         [_copied(s, t) for t, s in parts.uploads.items()],
         [_copied(s, t) for s, t in parts.downloads.items()],
         [k.call.node for k in kernels],
-        [f"{k.name} {k.grid}  ; {k.call.node}" for k in kernels],
+        [" or ".join(f"{x.name} {x.grid}" for x in (k, k.shared) if x) + f"  ; {k.call.node}" for k in kernels],
         [_work(of_call[0].call) // len(of_call) for of_call in parts.body for _ in of_call],
     )
 

@@ -7,6 +7,7 @@ metrics in float64, and what depends on them. Nothing goes from the GPU to the h
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from trainweb.backend.memory import Accesses
 from trainweb.backend.webgpu.shader import Kernel, NoKernelError
 from trainweb.backend.webgpu.templates import TEMPLATES
 from trainweb.ir import calls
+from trainweb.ir.expr import walk
 from trainweb.ir.indices import Bounds, check_of
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS, LARGE_CONSTANTS, STATE
@@ -177,6 +179,14 @@ def _kernels(i: Any, parts: Parts) -> tuple[list[Kernel], str]:
         return [], f"the kernel {i.KERNEL}"
     if not all(parts.is_known(b) or parts.bounds.are_inside(i, b) for b in i.checked):
         return [], "indices that the GPU computes"
+    known = [b.storage for b in i.reads if b.dtype == "int64" and parts.is_known(b)]
+    constants = (array("q", bytes(getattr(s.data, "data", s.data))) for s in known if s.data)
+    if any(not -(2**31) <= n < 2**31 for values in constants for n in values):
+        return [], "constants of int64 beyond 32 bits"
+    # What the head knows has 32 bits, but a sum may have more.
+    adds = isinstance(i, ElementwiseCall) and any(x.dtype == "int64" and x.op in ("add", "sub") for x in walk(i.roots))
+    if adds and not all(s.data for s in known):
+        return [], "sums of int64"
     try:
         return make(i), ""
     except NoKernelError as error:

@@ -224,7 +224,7 @@ export async function runTrainSteps(core: SessionCore, { batches, stacked }: Ste
       const ran = columns === null ? await trained.on(batches[k] as WireBatch, null) : await trained.onRows(rows, null, Infinity);
       losses.set(ran.losses, k);
       if (ran.error !== null) {
-        throw Object.assign(ran.error as Error, { step: steps.at.step });
+        throw Object.assign(ran.error as Error, { step: steps.at.step, ...ran.error });
       }
     }
     return losses;

@@ -42,7 +42,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(num_workgroups) groups: ve
   let block = group.x + group.y * groups.x;
 """
 
-
 Number = tuple[str, float | Buf]
 """The type of a number in shaders, and its value; of a tensor, the place of its first word."""
 

@@ -169,42 +169,6 @@ def test_what_is_read_takes_no_buffer_beyond_the_gpu(gpu: JsPage) -> None:
     assert count == 64 * 20 + 20 and gpu.worker.evaluate("largest") == 6000
 
 
-def test_a_tensor_of_a_gib_names_the_segment_and_what_helps(gpu: JsPage) -> None:
-    """A product of a column and a row, of which the GPU has no memory for the result."""
-    net = networks.Network("gib", 3, dict(kind="mlp", batch=1 << 14))
-    hidden = net.op("Relu", [net.linear(net.input([1 << 14, 1]), 1 << 14, 1, 1 << 14, "fc1", needs_dx=False)])
-    net.output(net.linear(hidden, 1 << 14, 1 << 14, 2, "fc2"), 1 << 14, 2)
-    gpu.site.add("/gib.onnx", net.model().SerializeToString())
-    gpu.run(f"{OPEN} window.s = await open();")
-    gpu.worker.evaluate("""() => {
-        const { createBuffer, popErrorScope } = GPUDevice.prototype;
-        GPUDevice.prototype.createBuffer = function (descriptor) {
-          if (descriptor.size < 2 ** 30) return createBuffer.call(this, descriptor);
-          Object.assign(GPUDevice.prototype, { createBuffer });
-          GPUDevice.prototype.popErrorScope = async function () {
-            Object.assign(GPUDevice.prototype, { popErrorScope });
-            await popErrorScope.call(this);
-            return new GPUOutOfMemoryError("planted");
-          };
-          return createBuffer.call(this, { ...descriptor, size: 4 });
-        };
-    }""")
-    limit(gpu, 1 << 32, 1 << 32)
-    error = gpu.failure(f"""{OPEN}
-        const n = 2 ** 14;
-        const labels = new Tensor("int64", new BigInt64Array(n), [n]);
-        const batch = {{ x: new Tensor("float32", new Float32Array(n), [n, 1]), labels }};
-        const config = {{ loss: "CrossEntropyLoss", optimizer: "AdamW" }};
-        const t = await TrainingSession.createFromModel("/gib.onnx", config, gpu);
-        await t.runTrainStep(batch).finally(() => t.release());
-    """)
-    assert (
-        error["name"] == "DeviceError" and "bytes of 'arena': planted. Smaller batches need less." in error["message"]
-    )
-    assert int(re.findall(r"[0-9]{10,}", error["message"].replace(",", ""))[0]) >= 1 << 30, error["message"]
-    assert len(gpu.run(f"{OPEN} return train(s, 2);")) == 2
-
-
 def test_a_fit_goes_on_in_a_page_that_is_hidden(gpu: JsPage) -> None:
     """Frames of a page in the background do not come, which follows the events of a fit by them."""
     follow = """

@@ -2,7 +2,7 @@
 
     python scripts/fuzz_shaders.py [--minutes M] [--graphs N] [--seed S]
 
-Graphs are chains of expressions, products, reductions, copies and norms, of small and of uneven sizes. Both forms of
+Graphs are chains of expressions, products, reductions, copies and norms, of small and of uneven sizes. All forms of
 dispatches run, on the GPU of the package wgpu, such as Mesa's lavapipe (docs/architecture-webgpu.md). Ends after so
 many minutes or graphs, whatever is first; with 1 where a result was wrong.
 """
@@ -14,7 +14,6 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,6 @@ sys.path[:0] = [str(ROOT / "py_src"), str(ROOT)]
 from tests.ops.op_runner import run as run_on_kernels  # noqa: E402
 from tests.python import random_graphs  # noqa: E402
 from tests.webgpu import operators  # noqa: E402
-from tests.webgpu.host import GpuHost  # noqa: E402
 
 from trainweb.errors import UnsupportedError  # noqa: E402
 
@@ -61,10 +59,8 @@ def differences(results: dict[str, np.ndarray], made: random_graphs.RandomGraph)
 def check(made: random_graphs.RandomGraph) -> list[str]:
     """What is wrong with a graph on the kernels, and on the GPU in each form; none: all is right."""
     wrong = [f"kernels: {text}" for text in differences(run_on_kernels(made.graph.copy(), made.feeds), made)]
-    for form in ("dispatches", "tiled", "few"):
-        GpuHost.form = form
-        found: Any = operators.run(made.graph.copy(), made.feeds)
-        wrong += [f"GPU, {form}: {text}" for text in differences(found, made)]
+    for found in operators.runs(made.graph.copy(), made.feeds):
+        wrong += [f"GPU: {text}" for text in differences(found, made)]
     return wrong
 
 

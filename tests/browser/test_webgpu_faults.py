@@ -9,7 +9,7 @@ from tests.webgpu.networks import networks
 
 from .js_session import JsPage, open_js_page
 from .server import Site
-from .webgpu import OPEN, WITHOUT_GPU, close
+from .webgpu import OPEN, WITHOUT_GPU, close, limit
 
 ONCE = """
     const once = (owner, name, instead) => {
@@ -131,19 +131,14 @@ def test_a_lost_gpu_names_the_last_checkpoint_and_the_fit_goes_on_from_it(gpu: J
 
 def test_buffers_beyond_the_gpu_are_named(gpu: JsPage) -> None:
     gpu.run(f"{OPEN} window.s = await open();")
-    small = """(nbytes) => {
-        globalThis.limits ??= Object.getOwnPropertyDescriptor(GPUDevice.prototype, "limits");
-        Object.defineProperty(GPUDevice.prototype, "limits", nbytes === 0 ? limits : {
-          configurable: true, get: () => ({ maxBufferSize: nbytes, maxStorageBufferBindingSize: 2 ** 27 }) });
-    }"""
-    gpu.worker.evaluate(small, 300)
+    limit(gpu, 300)
     segment = gpu.failure(f"{OPEN} await open();")
-    gpu.worker.evaluate(small, 4000)
+    limit(gpu, 4000)
     arena = gpu.failure(f"{OPEN} await s.runTrainStep(rows(64));")
     auto = gpu.run(f'{OPEN} return (await open({{ device: "auto" }})).device;')
-    gpu.worker.evaluate(small, 2**28)
+    limit(gpu, 1 << 28)
     losses = gpu.run(f"{OPEN} return train(s, 2);")
-    gpu.worker.evaluate(small, 0)
+    limit(gpu)
     for error in (segment, arena):
         assert error["name"] == "DeviceError" and error["message"].endswith(WITHOUT_GPU)
     assert segment["message"].startswith("'parameters' takes ")
@@ -165,9 +160,8 @@ def test_what_is_read_takes_no_buffer_beyond_the_gpu(gpu: JsPage) -> None:
           if (descriptor.usage & GPUBufferUsage.MAP_READ) largest = Math.max(largest, descriptor.size);
           return createBuffer.call(this, descriptor);
         };
-        Object.defineProperty(GPUDevice.prototype, "limits", { configurable: true, get: () => (
-          { maxBufferSize: 6002, maxStorageBufferBindingSize: 2 ** 27 }) });
     }""")
+    limit(gpu, 6002)
     count = gpu.run(f"""{OPEN}
         const config = {{ loss: "CrossEntropyLoss", optimizer: "SGD" }};
         const s = await TrainingSession.createFromModel("/odd.onnx", config, gpu);
@@ -177,43 +171,6 @@ def test_what_is_read_takes_no_buffer_beyond_the_gpu(gpu: JsPage) -> None:
         return (await parameters(s)).length;
     """)
     assert count == 64 * 20 + 20 and gpu.worker.evaluate("largest") == 6000
-
-
-def test_a_tensor_of_a_gib_names_the_segment_and_what_helps(gpu: JsPage) -> None:
-    """A product of a column and a row, of which the GPU has no memory for the result."""
-    net = networks.Network("gib", 3, dict(kind="mlp", batch=1 << 14))
-    hidden = net.op("Relu", [net.linear(net.input([1 << 14, 1]), 1 << 14, 1, 1 << 14, "fc1", needs_dx=False)])
-    net.output(net.linear(hidden, 1 << 14, 1 << 14, 2, "fc2"), 1 << 14, 2)
-    gpu.site.add("/gib.onnx", net.model().SerializeToString())
-    gpu.run(f"{OPEN} window.s = await open();")
-    gpu.worker.evaluate("""() => {
-        const { createBuffer, popErrorScope } = GPUDevice.prototype;
-        GPUDevice.prototype.createBuffer = function (descriptor) {
-          if (descriptor.size < 2 ** 30) return createBuffer.call(this, descriptor);
-          Object.assign(GPUDevice.prototype, { createBuffer });
-          GPUDevice.prototype.popErrorScope = async function () {
-            Object.assign(GPUDevice.prototype, { popErrorScope });
-            await popErrorScope.call(this);
-            return new GPUOutOfMemoryError("planted");
-          };
-          return createBuffer.call(this, { ...descriptor, size: 4 });
-        };
-        Object.defineProperty(GPUDevice.prototype, "limits", { configurable: true, get: () => (
-          { maxBufferSize: 2 ** 32, maxStorageBufferBindingSize: 2 ** 32 }) });
-    }""")
-    error = gpu.failure(f"""{OPEN}
-        const n = 2 ** 14;
-        const labels = new Tensor("int64", new BigInt64Array(n), [n]);
-        const batch = {{ x: new Tensor("float32", new Float32Array(n), [n, 1]), labels }};
-        const config = {{ loss: "CrossEntropyLoss", optimizer: "AdamW" }};
-        const t = await TrainingSession.createFromModel("/gib.onnx", config, gpu);
-        await t.runTrainStep(batch).finally(() => t.release());
-    """)
-    assert (
-        error["name"] == "DeviceError" and "bytes of 'arena': planted. Smaller batches need less." in error["message"]
-    )
-    assert int(re.findall(r"[0-9]{10,}", error["message"].replace(",", ""))[0]) >= 1 << 30, error["message"]
-    assert len(gpu.run(f"{OPEN} return train(s, 2);")) == 2
 
 
 def test_a_fit_goes_on_in_a_page_that_is_hidden(gpu: JsPage) -> None:
@@ -292,6 +249,8 @@ def test_auto_takes_the_cpu_where_no_hardware_is(gpu: JsPage, browser: Browser, 
     with open_js_page(browser, plain_site) as page:
         device = page.run(f"{OPEN} {AUTO} return (await open(auto)).device;")
         assert device["kind"] == "wasm" and device["adapter"] is None and device["why"].endswith(WITHOUT_GPU)
+        error = page.failure(f"{OPEN} await open();")
+        assert error["name"] == "DeviceError" and error["message"].endswith(WITHOUT_GPU)
     software, asked, losses = gpu.run(f"""{OPEN} {AUTO}
         const s = await open(auto);
         return [s.device, (await open({{ ...auto, reproducible: true }})).device, await train(s, 1)];

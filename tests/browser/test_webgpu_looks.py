@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import pytest
 from playwright.sync_api import Browser
 
 from .bundles import MLP, compile_bundle, header_of, python_requests, with_header
@@ -25,9 +26,10 @@ FIT = f"""{OPEN} {METRICS}
 """
 
 
-def test_validation_of_a_fit_is_that_of_the_kernels(gpu: JsPage) -> None:
+@pytest.mark.parametrize("make", ["{}", "{ ema: { decay: 0.9 } }"])
+def test_validation_of_a_fit_is_that_of_the_kernels(gpu: JsPage, make: str) -> None:
     found, plans, parameters = gpu.run(f"""{FIT}
-        const found = await Promise.all([gpu, {{}}].map((options) => fit(options)));
+        const found = await Promise.all([gpu, {{}}].map((options) => fit(options, {{ make: {make} }})));
         const sessions = found.map(([, s]) => s);
         const ends = await Promise.all(sessions.map(parameters));
         return [found.map(([values]) => values), planOf(sessions[0], "eval"), ends];
@@ -50,16 +52,6 @@ def close_values(on_gpu: object, on_kernels: object) -> None:
         assert on_gpu == on_kernels
     else:
         close(on_gpu, on_kernels, 1e-5)
-
-
-def test_averages_are_looked_at_on_the_gpu(gpu: JsPage) -> None:
-    found, plans = gpu.run(f"""{FIT}
-        const more = {{ make: {{ ema: {{ decay: 0.9 }} }} }};
-        const found = [await fit(gpu, more), await fit({{}}, more)];
-        return [found.map(([values]) => values), found.map(([, s]) => planOf(s, "eval")?.device)];
-    """)
-    close_values(*found)
-    assert plans[0] == "webgpu"
 
 
 def test_looking_leaves_parameters_on_the_gpu(gpu: JsPage) -> None:
@@ -121,7 +113,7 @@ def test_a_step_that_the_gpu_cannot_run_runs_on_the_kernels(gpu: JsPage) -> None
     assert predict["why"].startswith("This step cannot run on the GPU: MatMul node 'late' needs a result that the host")
 
 
-def test_a_bundle_looks_without_python(gpu_browser: Browser, plain_site: Site) -> None:
+def test_a_bundle_trains_and_looks_without_python(gpu_browser: Browser, plain_site: Site) -> None:
     """Also where its eval plans are for the CPU only, as in older bundles."""
     bundle = compile_bundle("mlp", [MLP], models=False, targets=("wasm", "webgpu"))
     header = header_of(bundle)
@@ -130,21 +122,24 @@ def test_a_bundle_looks_without_python(gpu_browser: Browser, plain_site: Site) -
     plain_site.add("/old.bundle", with_header(bundle, header))
     with open_js_page(gpu_browser, plain_site) as page:
         plain_site.clear_log()
-        values, plans, gradients = page.run(f"""{OPEN} {METRICS}
-            const [values, plans, gradients] = [[], [], []];
+        values, plans, gradients, losses = page.run(f"""{OPEN} {METRICS}
+            const [values, plans, gradients, losses] = [[], [], [], []];
             const gradient = async (s) => Array.from((await s.getGradient("fc1.weight")).data);
             for (const [name, options] of [["new", gpu], ["old", gpu], ["old", {{}}]]) {{
               const s = await TrainingSession.create({{ bundle: `/${{name}}.bundle` }}, options);
-              await train(s, 2);
+              const {{ epochs }} = await s.fit(rows(40), {{ epochs: 2, batchSize: 8, accumulate: 2, clipGradNorm: 1 }});
+              losses.push([...(await train(s, 2)), ...epochs.map(({{ loss }}) => loss)]);
               gradients.push(await gradient(s));
               values.push((await s.evaluate(rows(16), {{ batchSize: 8 }})).loss);
               gradients.push(await gradient(s));
-              plans.push([planOf(s, "train"), planOf(s, "eval")]);
+              plans.push(["train", "eval", "optimizer", "clip"].map((step) => planOf(s, step)));
             }}
-            return [values, plans, gradients];
+            return [values, plans, gradients, losses];
         """)
         assert python_requests(plain_site) == []
     close(values[:2], [values[2]] * 2)
+    close(losses[0], losses[2])
     assert gradients[::2] == gradients[1::2], "an evaluation is no train step"
-    assert [plan["device"] for plan in (*plans[0], *plans[1])] == ["webgpu", "webgpu", "webgpu", "wasm"]
+    assert [plan["device"] for plan in (*plans[0][:2], *plans[1][:2])] == ["webgpu", "webgpu", "webgpu", "wasm"]
+    assert all(plan["dispatches"] > 0 for plan in plans[0])
     assert plans[1][1]["why"] == "The bundle has plans of this step for the CPU only."

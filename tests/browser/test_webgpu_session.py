@@ -3,15 +3,14 @@
 from itertools import chain
 
 import numpy as np
-import onnx
 import pytest
 from playwright.sync_api import Browser
 from tests.webgpu.networks import SMALL, SPECIAL, networks
 
 from .conftest import CHROMIUM_FLAGS
 from .js_session import JsPage, open_js_page, to_json
-from .server import ROOT, Site
-from .webgpu import OPEN, SWIFTSHADER, WITHOUT_GPU, close, count
+from .server import Site
+from .webgpu import OPEN, SWIFTSHADER, close, count
 
 
 def test_losses_and_parameters_are_those_of_the_kernels(gpu: JsPage) -> None:
@@ -46,53 +45,13 @@ def wide() -> bytes:
     return serialized
 
 
-def lenet() -> bytes:
-    """A small convolutional network, of calls that all have GPU kernels."""
-    model = onnx.load(ROOT / "tests" / "golden" / "cnn" / "base.onnx")
-    (pool,) = (node for node in model.graph.node if node.op_type == "AveragePool")
-    pool.op_type = "MaxPool"
-    kept = [attribute for attribute in pool.attribute if attribute.name != "count_include_pad"]
-    del pool.attribute[:]
-    pool.attribute.extend(kept)
-    serialized: bytes = model.SerializeToString()
-    return serialized
-
-
-def test_a_convolutional_network_trains_as_on_the_kernels(gpu: JsPage) -> None:
-    gpu.site.add("/lenet.onnx", lenet())
-    losses, moving = gpu.run(f"""{OPEN}
-        const images = (shift) => ({{
-          image: new Tensor("float32", wave(576, shift), [4, 1, 12, 12]),
-          labels: new Tensor("int64", BigInt64Array.of(0n, 1n, 2n, BigInt(shift % 3)), [4]),
-        }});
-        const [losses, moving] = [[], []];
-        for (const options of [{{ device: "webgpu" }}, {{}}]) {{
-          const config = {{ loss: "CrossEntropyLoss", optimizer: "AdamW" }};
-          const s = await TrainingSession.createFromModel("/lenet.onnx", config, options);
-          await s.setLearningRate(0.01);
-          const own = [];
-          for (let k = 0; k < 20; k++) {{
-            own.push((await s.runTrainStep(images(k)))[s.trainingOutputNames[0]].data[0]);
-            await s.runOptimizerStep();
-            await s.lazyResetGrad();
-          }}
-          losses.push(own);
-          moving.push(Array.from((await s.getContiguousParameters(false)).data));
-        }}
-        return [losses, moving];
-    """)
-    assert losses[0][-1] < losses[0][0]
-    close(losses[0], losses[1])
-    close(moving[0], moving[1], 1e-2)
-
-
 REPEATED = {"C": SMALL["C"], "E": SMALL["E"], "dropout": SPECIAL["dropout"]}
 
 
-def test_trainings_have_the_same_bytes_again_and_in_a_fresh_browser(
+def test_trainings_are_those_of_the_kernels_and_have_the_same_bytes_in_a_fresh_browser(
     gpu: JsPage, browser: Browser, chromium_path: str, plain_site: Site
 ) -> None:
-    """Convolutions, a transformer, and random numbers; twice in one browser, and once in another."""
+    """Convolutions, a transformer, and random numbers."""
     feeds = {}
     for name, make in REPEATED.items():
         net = make()
@@ -105,7 +64,7 @@ def test_trainings_have_the_same_bytes_again_and_in_a_fresh_browser(
         env.seed = 5;
         for (const [name, [x, labels]] of Object.entries(feeds)) {
           const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
-          const s = await TrainingSession.createFromModel(`/repeated/${name}.onnx`, config, { device: "webgpu" });
+          const s = await TrainingSession.createFromModel(`/repeated/${name}.onnx`, config, { device });
           const batch = () => ({ x: toTensor(x), labels: toTensor(labels) });
           const losses = Array.from(await s.runTrainSteps([batch(), batch(), batch(), batch()]));
           ends[name] = [losses, await hash((await s.getContiguousParameters(true)).data)];
@@ -114,15 +73,17 @@ def test_trainings_have_the_same_bytes_again_and_in_a_fresh_browser(
         env.seed = undefined;
         return ends;
     """
-    first, second = gpu.run(body, feeds=feeds), gpu.run(body, feeds=feeds)
+    kernels, first, second = (gpu.run(body, feeds=feeds, device=device) for device in ("wasm", "webgpu", "webgpu"))
     other = browser.browser_type.launch(executable_path=chromium_path, args=[*CHROMIUM_FLAGS, *SWIFTSHADER])
     try:
         with open_js_page(other, plain_site) as page:
-            fresh = page.run(body, feeds=feeds)
+            fresh = page.run(body, feeds=feeds, device="webgpu")
     finally:
         other.close()
     assert first == second == fresh
     assert all(len({*losses}) == 4 for losses, _ in first.values())
+    for name, (losses, _) in first.items():
+        close(losses, kernels[name][0])
 
 
 def test_fits_evaluate_and_keep_checkpoints_on_either_side(gpu: JsPage) -> None:
@@ -260,13 +221,6 @@ def test_refusals_name_what_does_not_work(gpu: JsPage, call: str, name: str, tex
     assert error["name"] == name and text in error["message"], error
 
 
-def test_a_page_without_a_gpu_says_so(browser: Browser, plain_site: Site) -> None:
-    with open_js_page(browser, plain_site) as js:
-        error = js.failure(f"{OPEN} await open();")
-        assert error["name"] == "DeviceError" and error["message"].endswith(WITHOUT_GPU)
-        assert js.run(f"{OPEN} return (await train(await open({{}}), 1)).length;") == 1
-
-
 def test_sessions_share_a_gpu_and_take_other_calls(gpu: JsPage) -> None:
     found = gpu.run(f"""{OPEN}
         const results = [];
@@ -317,14 +271,6 @@ def test_a_fit_stops_and_a_step_that_is_stopped_changes_nothing(gpu: JsPage) -> 
     """)
     assert ended == "AbortError" and 1 < counts[0] < 4000 and counts[1] == counts[0] + 1
     assert aborted != "ran"
-
-
-def test_the_runtime_is_loaded_only_for_a_gpu(gpu_browser: Browser, plain_site: Site) -> None:
-    with open_js_page(gpu_browser, plain_site) as page:
-        names = []
-        page.page.context.on("request", lambda request: names.append(request.url.rsplit("/", 1)[-1]))
-        page.run(f"{OPEN} await train(await open({{}}), 1);")
-        assert "worker.js" in names and "webgpu.js" not in names
 
 
 SUM = "k = Add (i, i) f = Cast<to=1> (k)"

@@ -3,27 +3,24 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
-from tests.webgpu.cases import Case
-from tests.webgpu.host import no_segments
+from tests.ops.cases import Sample
+from tests.ops.op_runner import Case
+from tests.ops.test_forward import graph_of
 from tests.webgpu.networks import SMALL, SPECIAL
-from tests.webgpu.operators import BACKWARD, FORWARD, backward_graph, first_that_fit, forward_graph, plan_of
+from tests.webgpu.operators import BACKWARD, FORWARD, backward_graph, first_that_fit, plan_of
 from tests.webgpu.train import open_model, types_of
 
-from trainweb.backend.chosen import TARGETS, WEBGPU
 from trainweb.backend.plan import Plan
-from trainweb.ir import calls
-from trainweb.ir.program import Program
+from trainweb.ops.conv import Conv
 from trainweb.training.step_kind import TRAIN
 
 from .conftest import CHROMIUM_FLAGS, PAGE_TIMEOUT_MS
 from .server import Site
-
-SWIFTSHADER = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan"]
+from .webgpu import SWIFTSHADER
 
 COMPILE = """async (texts) => {
   const device = await (await navigator.gpu.requestAdapter()).requestDevice();
@@ -42,15 +39,14 @@ COMPILE = """async (texts) => {
 def plans() -> Iterator[Plan]:
     """Plans that have calls of every template."""
     for case in first_that_fit(FORWARD, is_gradient=False):
-        yield plan_of(*forward_graph(case))[1]
+        yield plan_of(*graph_of(case))[1]
     for case in first_that_fit(BACKWARD, is_gradient=True):
         yield plan_of(*backward_graph(case)[:2])[1]
     for name in SMALL | SPECIAL:
-        core, batches = open_model(name, 1, is_small=True)
-        yield core.models.compile_step(TRAIN, types_of(batches[0]), True, target="webgpu")
-        yield core.models.compile_optimizer(target="webgpu")
-        yield core.models.compile_clip(target="webgpu")
-        core.release()
+        with open_model(name, 1, is_small=True) as (core, batches):
+            yield core.models.compile_step(TRAIN, types_of(batches[0]), True, target="webgpu")
+            yield core.models.compile_optimizer(target="webgpu")
+            yield core.models.compile_clip(target="webgpu")
 
 
 @contextmanager
@@ -93,32 +89,20 @@ WINDOWS = [(3, 1, 1), (3, 2, 1), (3, 3, 2), (7, 2, 1), (4, 4, 1), (8, 8, 1)]
 """Kernel, stride and dilation along an axis."""
 
 
-def convolution(kernel: int, stride: int, dilation: int, groups: int) -> Plan:
-    """A plan of a convolution of 40 channels and both of its gradients."""
-    case, pad = Case(), kernel // 2
-    out = (56 + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
-    x, dx = (case.other("float32", (2, 40, 56, 56)) for _ in range(2))
-    w, dw = (case.other("float32", (40, 40 // groups, kernel, kernel)) for _ in range(2))
-    y, dy = (case.other("float32", (2, 40, out, out)) for _ in range(2))
-    at: dict[str, Any] = dict(
-        n=2, c=40, m=40, groups=groups, size=(1, 56, 56), out=(1, out, out), kernel=(1, kernel, kernel),
-        stride=(1, stride, stride), dilation=(1, dilation, dilation), pad=(0, pad, pad), accumulate=0,
-    )  # fmt: skip
-    case.builder.emit(calls.Conv(x=x, w=w, y=y, activation=0, **at))
-    case.builder.emit(calls.ConvDataGradient(dy=dy, w=w, dx=dx, activation=0, **at))
-    case.builder.emit(calls.ConvWeightGradient(x=x, dy=dy, dw=dw, **at))
-    return TARGETS[WEBGPU].compile_program(
-        Program(case.builder, [], [y, dx, dw], case.builder.instructions), no_segments(), 1 << 30
-    )
+def convolution(kernel: int, stride: int, dilation: int, groups: int) -> list[Plan]:
+    """Plans of a convolution of 40 channels and of both its gradients."""
+    attrs = {"strides": [stride] * 2, "dilations": [dilation] * 2, "pads": [kernel // 2] * 4, "group": groups}
+    case = Case(Conv, 0, Sample([(2, 40, 56, 56), (40, 40 // groups, kernel, kernel)], attrs))
+    return [plan_of(*made)[1] for made in (graph_of(case), backward_graph(case)[:2])]
 
 
 def test_pipelines_of_convolutions_compile_on_software(browser: Browser, chromium_path: str, plain_site: Site) -> None:
     """Each form, stride and dilation, grouped or not: a loop with many short circuits takes SwiftShader hours."""
     texts: dict[str, None] = {}
     for window, groups in product(WINDOWS, (1, 40)):
-        body = convolution(*window, groups).body
-        assert body is not None
-        forms = np.frombuffer(body.dispatches + body.few, np.uint32).reshape(-1, 6)
-        texts |= {body.texts[k]: None for k in forms[:, 0]}
+        for body in (plan.body for plan in convolution(*window, groups)):
+            assert body is not None
+            forms = np.frombuffer(body.dispatches + body.few, np.uint32).reshape(-1, 6)
+            texts |= {body.texts[k]: None for k in forms[:, 0]}
     with software_page(browser, chromium_path, plain_site) as page:
         assert page.evaluate(STALLED, [*texts]) is None

@@ -18,26 +18,6 @@ HELD = 30
 """How many tenths of a second a file is held back for the GPU's script."""
 
 
-def test_a_bundle_trains_on_the_gpu_without_python(gpu_browser: Browser, plain_site: Site) -> None:
-    plain_site.add("/gpu.bundle", compile_bundle("mlp", [MLP], models=False, targets=("wasm", "webgpu")))
-    with open_js_page(gpu_browser, plain_site) as page:
-        plain_site.clear_log()
-        on_gpu, on_kernels, devices = page.run(f"""{OPEN}
-            const [losses, devices] = [[], []];
-            for (const options of [gpu, {{}}]) {{
-              const s = await TrainingSession.create({{ bundle: "/gpu.bundle" }}, options);
-              const {{ epochs }} = await s.fit(rows(40), {{ epochs: 2, batchSize: 8, accumulate: 2, clipGradNorm: 1 }});
-              losses.push([...(await train(s, 3)), ...epochs.map(({{ loss }}) => loss)]);
-              devices.push(s.device);
-            }}
-            return [...losses, devices];
-        """)
-        assert python_requests(plain_site) == []
-    close(on_gpu, on_kernels)
-    assert [device["kind"] for device in devices] == ["webgpu", "wasm"]
-    assert all(plan["dispatches"] > 0 for plan in devices[0]["plans"] if plan["step"] in ("train", "optimizer", "clip"))
-
-
 def test_the_gpu_is_opened_while_files_are_on_their_way(gpu_browser: Browser, plain_site: Site) -> None:
     plain_site.add("/late.bundle", compile_bundle("mlp", [MLP], models=False, targets=("wasm", "webgpu")))
     asked: dict[str, bool] = {}

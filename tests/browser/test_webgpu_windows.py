@@ -8,11 +8,10 @@ from trainweb.backend.webgpu import windows
 
 from .bundles import MLP, compile_bundle
 from .js_session import JsPage
-from .webgpu import OPEN, WITHOUT_GPU, count
+from .webgpu import OPEN, WITHOUT_GPU, count, limit
 
 MOST = 1024
-LIMIT = """(nbytes) => {
-    globalThis.limits ??= Object.getOwnPropertyDescriptor(GPUDevice.prototype, "limits");
+BOUND = """() => {
     globalThis.bound = 0;
     const { createBindGroup } = GPUDevice.prototype;
     GPUDevice.prototype.createBindGroup = function (group) {
@@ -21,9 +20,8 @@ LIMIT = """(nbytes) => {
       }
       return createBindGroup.call(this, group);
     };
-    Object.defineProperty(GPUDevice.prototype, "limits", nbytes === 0 ? limits : {
-      configurable: true, get: () => ({ maxBufferSize: 2 ** 28, maxStorageBufferBindingSize: nbytes }) });
 }"""
+"""Note the most bytes that are bound."""
 CREATE = f"""{OPEN}
     const create = () => TrainingSession.create({{ bundle: "/windows.bundle" }}, gpu);
 """
@@ -45,17 +43,18 @@ def limited(gpu: JsPage, monkeypatch: pytest.MonkeyPatch) -> Iterator[JsPage]:
     gpu.run(f"{OPEN} await (await open()).release();")
     monkeypatch.setattr(windows, "BINDING_BYTES", MOST)
     yield gpu
-    gpu.worker.evaluate(LIMIT, 0)
+    limit(gpu)
 
 
 def test_training_in_windows_gives_the_same_bytes(limited: JsPage, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = compile_bundle("mlp", [MLP], models=False, targets=("wasm", "webgpu"))
     monkeypatch.undo()
     limited.site.add("/windows.bundle", compile_bundle("mlp", [MLP], models=False, targets=("wasm", "webgpu")))
-    limited.worker.evaluate(LIMIT, 0)
+    limited.worker.evaluate(BOUND)
     expected = limited.run(TRAIN)
     whole = limited.worker.evaluate("bound")
-    limited.worker.evaluate(LIMIT, MOST)
+    limited.worker.evaluate(BOUND)
+    limit(limited, 1 << 28, MOST)
     limited.site.add("/windows.bundle", cut)
     assert limited.run(TRAIN) == expected
     assert limited.worker.evaluate("bound") <= MOST < whole
@@ -63,7 +62,7 @@ def test_training_in_windows_gives_the_same_bytes(limited: JsPage, monkeypatch: 
 
 def test_a_step_in_windows_makes_no_groups(limited: JsPage) -> None:
     limited.site.add("/windows.bundle", compile_bundle("mlp", [MLP], models=False, targets=("wasm", "webgpu")))
-    limited.worker.evaluate(LIMIT, MOST)
+    limit(limited, 1 << 28, MOST)
     limited.run(
         f'{OPEN} window.s = await TrainingSession.create({{ bundle: "/windows.bundle" }}, gpu); await train(s, 2);'
     )
@@ -75,7 +74,7 @@ def test_a_step_in_windows_makes_no_groups(limited: JsPage) -> None:
 
 def test_a_tensor_beyond_the_limit_is_named(limited: JsPage) -> None:
     limited.site.add("/windows.bundle", compile_bundle("mlp", [MLP], models=False, targets=("wasm", "webgpu")))
-    limited.worker.evaluate(LIMIT, 512)
+    limit(limited, 1 << 28, 512)
     error = limited.failure(TRAIN)
     assert error["name"] == "DeviceError" and error["message"].endswith(
         f"bytes at once; maxStorageBufferBindingSize of this GPU is 512. {WITHOUT_GPU}"

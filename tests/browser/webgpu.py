@@ -69,3 +69,15 @@ COUNT = """(classes) => {
 def count(page: JsPage) -> None:
     """Count calls of WebGPU in the page's worker from now on, in `counts`."""
     page.worker.evaluate(COUNT, COUNTED)
+
+
+LIMIT = """([maxBufferSize, maxStorageBufferBindingSize]) => {
+    globalThis.limits ??= Object.getOwnPropertyDescriptor(GPUDevice.prototype, "limits");
+    Object.defineProperty(GPUDevice.prototype, "limits", maxBufferSize === 0 ? limits : {
+      configurable: true, get: () => ({ maxBufferSize, maxStorageBufferBindingSize }) });
+}"""
+
+
+def limit(page: JsPage, buffer: int = 0, binding: int = 1 << 27) -> None:
+    """Give the GPU of a page these limits, or its own if `buffer` is 0."""
+    page.worker.evaluate(LIMIT, [buffer, binding])

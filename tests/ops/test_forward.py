@@ -19,6 +19,7 @@ from tests.ops.op_runner import (
 
 from trainweb.errors import TrainwebError
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Graph
 from trainweb.ops.frame.op import Op, registry
 from trainweb.ops.optim.operators import SequenceOp
 from trainweb.training.arrays import from_numpy
@@ -40,6 +41,14 @@ def inputs(case: Case) -> list[np.ndarray | None]:
     return materialize(case.sample.inputs, str(case), case.sample)
 
 
+def graph_of(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
+    """A sample and what to feed it."""
+    arrays, sample = inputs(case), case.sample
+    static = case.cls.static_inputs
+    graph = single_node(case.cls, arrays, sample.attrs, case.opset, sample.outputs or 1, constants=static)
+    return graph, feeds_of(graph, arrays)
+
+
 def compare(case: Case, actual: np.ndarray, expected: np.ndarray) -> None:
     assert actual.shape == expected.shape
     if expected.dtype.kind != "f":
@@ -59,12 +68,9 @@ def compare(case: Case, actual: np.ndarray, expected: np.ndarray) -> None:
 
 @by_operator([c for c in CASES if not c.is_random])
 def test_forward(case: Case) -> None:
-    arrays = inputs(case)
-    static = case.cls.static_inputs
-    graph = single_node(case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1, constants=static)
-    feeds = feeds_of(graph, arrays)
+    graph, feeds = graph_of(case)
     results = [*run(graph, feeds).values()]
-    expected = reference(case, arrays)
+    expected = reference(case, inputs(case))
     assert len(expected) >= len(results)
     for k, actual in enumerate(results):
         compare(case, actual, expected[k])

@@ -3,18 +3,18 @@
 The samples of tests/ops/cases are small. Here are also numbers far from zero, ties, NaN and infinities.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import cycle, product
 from math import inf, nan
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.each import run_each
 from tests.ops.cases import Sample
-from tests.ops.literals import f32, i64
-from tests.ops.op_runner import Case, feeds_of, gradients, materialize, reference, run, single_node
-from tests.ops.test_forward import compare
-from tests.ops.test_gradient import check, loss_graph, wanted
+from tests.ops.literals import f32, i32, i64
+from tests.ops.op_runner import Case, by_operator, reference, run, single_node
+from tests.ops.test_forward import compare, graph_of, inputs
+from tests.ops.test_gradient import differentiate, wanted
 
 from trainweb.ops.frame.op import registry
 from trainweb.ops.pool import MaxPool
@@ -37,8 +37,14 @@ def holes(x: np.ndarray) -> np.ndarray:
     return np.where(RNG.random(x.shape) < 1 / 6, np.float32(nan), x)
 
 
-AXES = ((5, 257), (6, 5000), (1, 1000, 3), (2, 33, 2100), (3, 100, 64), (1, 70, 133), (40, 3, 200), (700, 90))
+AXES = (
+    *((5, 257), (6, 5000), (1, 1000, 3), (2, 33, 2100), (3, 100, 64), (1, 70, 133), (40, 3, 200), (700, 90)),
+    *((1, 1), (70001, 3)),
+)
 """Shapes that are reduced along axis 1."""
+SPECIAL = np.array(
+    [0.0, -0.0, 1.0, -1.0, inf, -inf, nan, 1e-30, -1e-30, 88.9, -88.9, 104.0, 1e30, -1e30, 0.5, 2.5, -3.5], np.float32
+)
 MASKED = np.array([[1e30, 0, -1e30], [-inf, 2, 2], [-300, -300, -inf]], np.float32)
 EXTREMES = np.repeat(np.array([[nan, 1], [inf, 1], [-inf, 1], [-inf, -inf]], np.float32), 20, 1)
 
@@ -98,7 +104,58 @@ TRAINED: dict[str, Any] = {"opset": 15, "outputs": 3, "grad": ()}
 GROUPS = [(3, 6, 1, 2), (4, 6, 2, 3), (2, 12, 49, 4), (5, 7, 64, 7), (2, 8, 1021, 1)]
 INDEXED = integers(-9, 9, 300)
 
+PRODUCTS = [
+    *((1, 1, 1), (1, 7, 13), (17, 1, 5), (5, 3, 2), (4, 4, 4), (33, 65, 67), (3, 130, 1031), (64, 10, 2000)),
+    *((33, 70, 5), (65, 129, 37), (64, 32, 1100), (1, 7, 1100), (70, 1, 300), (5, 70, 300), (33, 8, 700)),
+]
+"""Rows, columns, and products of a sum."""
+FILTERS: list[tuple[Any, dict[str, Any]]] = [
+    ([(2, 3, 9, 11), (5, 3, 3, 3), (5,)], {"pads": [1, 1, 1, 1]}),
+    ([(1, 4, 8, 7), (6, 2, 3, 2), (6,)], {"group": 2, "strides": [2, 2], "dilations": [1, 2], "pads": [1, 0, 1, 0]}),
+    ([(3, 7, 6, 6), (7, 1, 5, 5), (7,)], {"group": 7, "pads": [2, 2, 2, 2]}),
+    ([(2, 2, 5, 4, 6), (3, 2, 2, 3, 3), (3,)], {"strides": [2, 1, 2], "pads": [1, 1, 0, 1, 1, 0]}),
+    ([(1, 1, 1, 1), (1, 1, 1, 1), (1,)], {}),
+    ([(2, 6, 7, 9), (5, 6, 1, 1), (5,)], {"strides": [2, 2]}),
+    ([(2, 3, 13, 12), (4, 3, 7, 7), (4,)], {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+    ([(2, 2, 1, 40), (3, 2, 1, 11), (3,)], {"dilations": [1, 2], "pads": [0, 5, 0, 5]}),
+    ([(2, 36, 9, 7), (40, 36, 3, 3)], {"pads": [1, 1, 1, 1]}),
+]
+"""Windows of one element, as wide as a tile of a line, and wider."""
+BYTES = [integers(0, 2, 2, 5, n, dtype=t) for t, n in ((bool, 1), (np.uint8, 3), (bool, 8), (np.uint8, 6))]
+"""Rows that share words."""
+
+
 SIZES: dict[str, list[Sample]] = {
+    "Div": [
+        Sample([*shapes], positive=True)
+        for shapes in (
+            ((1,), (1,)),
+            ((7, 13), (13,)),
+            ((7, 1, 5), (1, 11, 1)),
+            ((70001,), (70001,)),
+            ((3, 1), (3, 997)),
+        )
+    ],
+    **{name: [Sample([SPECIAL[:, None], SPECIAL])] for name in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")},
+    **{name: [Sample([SPECIAL[:, None], SPECIAL], grad=())] for name in ("Equal", "Max", "Min")},
+    "Gemm": [
+        Sample([(k, m) if ta else (m, k), (n, k) if tb else (k, n), (n,)], {"transA": ta, "transB": tb, "alpha": 0.5})
+        for (m, n, k), (ta, tb) in zip(PRODUCTS, cycle(product((0, 1), (0, 1))), strict=False)
+    ],
+    "MatMul": [Sample([(2, 3, 5, 7), (3, 7, 6)])],
+    "Conv": [Sample(shapes, attrs) for shapes, attrs in FILTERS],
+    "Recurrence": [
+        Sample(
+            [*(numbers(*s, deviation=0.25) for s in ((4, 3, n), (n, 67), (n,))), i32([4, 2, 3]), *states],
+            {"cell": cell},
+            outputs=outputs,
+        )
+        for cell, n, states, outputs in (
+            ("lstm", 268, [(3, 67)] * 2, 3),
+            *((cell, 201, [(3, 67)], 2) for cell in ("gru", "gru_linear")),
+            *((cell, 67, [(3, 67)], 2) for cell in ("rnn_tanh", "rnn_relu")),
+        )
+    ],
     "LayerNormalization": [
         *(Sample([shape, shape[1:], shape[1:]], outputs=3, grad=()) for shape in VECTORS),
         *(Sample([shape, shape[1:], shape[1:]], outputs=1, grad=g) for shape in VECTORS for g in (None, [0], [1, 2])),
@@ -155,9 +212,28 @@ SIZES: dict[str, list[Sample]] = {
         ]
         for name in ("Max", "Min")
     },
+    "TopK": [
+        *(
+            Sample([x, i64([x.shape[1]])], {"axis": 1, "largest": largest}, outputs=2, grad=())
+            for x in (np.ones((1, 1), np.float32), integers(-9, 9, 3, 67, 5, dtype=np.float32))
+            for largest in (0, 1)
+        ),
+        Sample([np.tile(SPECIAL, (2, 8)), i64([20])], {"axis": 1}, outputs=2, grad=()),
+    ],
+    "OneHot": [Sample([integers(-130, 130, 3, 5), i64(130), f32([0.5, 2])], {"axis": 1})],
     "CumSum": [Sample([(3, 50, 4), i64(1)], {"exclusive": e, "reverse": r}) for e in (0, 1) for r in (0, 1)],
     "Gather": [
-        Sample([integers(0, 200, 2, 9, 80, dtype=dtype), INDEXED], {"axis": 1}) for dtype in (np.float32, np.uint8)
+        *(Sample([integers(0, 200, 2, 9, 80, dtype=t), INDEXED], {"axis": 1}) for t in (np.float32, np.uint8)),
+        *(Sample([x, integers(-5, 5, 7)], {"axis": 1}) for x in BYTES),
+    ],
+    "GatherND": [
+        *(Sample([x, integers(-5, 5, 2, 3, 1)], {"batch_dims": 1}) for x in BYTES),
+        Sample([(2, 3, 4, 5), integers(-1, 2, 2, 6, 2)], {"batch_dims": 1}),
+    ],
+    "GatherElements": [Sample([(5, 7, 6), integers(-7, 7, 5, 4, 6)], {"axis": 1})],
+    "ScatterElements": [
+        Sample([(5, 7, 6), integers(-7, 7, 5, 4, 6), (5, 4, 6)], {"axis": 1, "reduction": r}, opset=18, grad=g)
+        for r, g in (("none", ()), ("add", None), ("mul", None), ("max", None), ("min", None))
     ],
     "GatherGrad": [
         Sample([i64([9, 130]), integers(-9, 9, 700), (700, 130)]),
@@ -175,7 +251,9 @@ SIZES: dict[str, list[Sample]] = {
         ),
     ],
     "AveragePool": [
-        Sample([shape], {**attrs, "count_include_pad": counted}) for shape, attrs in WINDOWS for counted in (0, 1)
+        Sample([shape], {**attrs, "count_include_pad": counted}, opset=19)
+        for shape, attrs in (*WINDOWS, *DILATED)
+        for counted in (0, 1)
     ],
     "Transpose": [
         *(Sample([shape], {"perm": perm}) for shape, perm in PERMUTED),
@@ -192,37 +270,28 @@ def cases(name: str) -> list[Case]:
     return [Case(cls, number, sample) for number, sample in enumerate(SIZES[name], 1000)]
 
 
-@pytest.mark.parametrize("reproducible", [False, True])
-@pytest.mark.parametrize("name", SIZES)
-def test_results(name: str, reproducible: bool) -> None:
-    def compute(case: Case) -> None:
-        arrays = materialize(case.sample.inputs, str(case), case.sample)
-        static = case.cls.static_inputs
-        graph = single_node(case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1, constants=static)
+CASES = [case for name in SIZES for case in cases(name)]
+DIFFERENTIABLE = [case for case in CASES if case.cls.differentiable and wanted(case)]
+
+
+@by_operator(CASES)
+def test_results(case: Case) -> None:
+    graph, feeds = graph_of(case)
+    for reproducible in (False, True):
         core = InferenceCore(graph, reproducible=reproducible)
         try:
-            results = core.run({n: from_numpy(n, x) for n, x in feeds_of(graph, arrays).items()})
-            for actual, expected in zip(results.values(), reference(case, arrays), strict=False):
+            results = core.run({name: from_numpy(name, x) for name, x in feeds.items()})
+            for actual, expected in zip(results.values(), reference(case, inputs(case)), strict=False):
                 compare(case, to_numpy(actual), expected)
         finally:
             core.host.release()
 
-    run_each(cases(name), compute)
 
-
-@pytest.mark.parametrize(
-    "name", [name for name in SIZES if any(c.cls.differentiable and wanted(c) for c in cases(name))]
-)
-def test_gradients(name: str) -> None:
-    def differentiate(case: Case) -> None:
-        graph, feeds, weights = loss_graph(case)
-        check(case, gradients(graph, [f"x{k}" for k in wanted(case)], feeds), weights)
-
-    run_each([case for case in cases(name) if wanted(case)], differentiate)
+test_gradients = by_operator(DIFFERENTIABLE)(differentiate)
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(2, 2), (3, 2), (3, 1), (12, 1)])
-def test_maxima_pass_nan_on(kernel: int, stride: int) -> None:
+def test_maxima_pass_nan_on(kernel: int, stride: int, run: Callable[..., Any] = run) -> None:
     x = holes(numbers(2, 3, 12, 13))
     sample = Sample([x], {"kernel_shape": [kernel] * 2, "strides": [stride] * 2})
     graph = single_node(MaxPool, [x], sample.attrs, 17)

@@ -1,18 +1,19 @@
 """One call on the GPU: feeds in, a result between canaries out."""
 
 import struct
+from collections.abc import Iterator
 
 import numpy as np
-from tests.webgpu.host import GpuHost, no_segments
+from tests.webgpu.host import GpuHost, forms_of, no_segments
 
 from trainweb.backend.base import STATE_BYTES
 from trainweb.backend.chosen import RUNTIME, TARGETS, WASM, WEBGPU
-from trainweb.backend.plan import Plan
 from trainweb.ir.builder import Builder
 from trainweb.ir.instructions import Buf, Storage
 from trainweb.ir.layout import ARENA, STATE, STATE_WORDS
 from trainweb.ir.program import Program
 from trainweb.model.graph import Tensor
+from trainweb.training.arrays import from_numpy, to_numpy
 
 CANARY = 256
 """Bytes before and behind a result that no kernel may change."""
@@ -78,50 +79,47 @@ class Case:
         self._results[name] = b
         return b
 
-    def compare(self, tolerance: float = 2e-6, *, is_tiled: bool = False) -> list[np.ndarray]:
+    def compare(self, tolerance: float = 2e-6) -> list[np.ndarray]:
         """The results on the GPU, which are those of the kernels; other tests compare these with float64 numpy."""
-        results = self.run(is_tiled=is_tiled)
-        for found, wanted in zip(results, self.run(on_kernels=True), strict=True):
-            close(found, wanted, tolerance)
+        program, tensors, sizes = self._program()
+        kernels = RUNTIME.open_host(RUNTIME.get_engine(), sizes)
+        kernels.write_segment(STATE, 0, self.state)
+        loaded = kernels.load(TARGETS[WASM].compile_program(program, sizes, 1 << 30))
+        kernels.write_feeds(loaded, tensors)
+        kernels.run(loaded)
+        wanted = [self._checked(n, to_numpy(t)) for n, t in kernels.read_outputs(loaded, self._results).items()]
+        kernels.release()
+        for results in self._runs():
+            for found, expected in zip(results, wanted, strict=True):
+                close(found, expected, tolerance)
         return results
 
-    def run(self, *, on_kernels: bool = False, is_tiled: bool = False) -> list[np.ndarray]:
-        """Run the calls on the GPU or on the kernels; the results, which those of few lanes are close to."""
+    def run(self) -> list[np.ndarray]:
+        """The results on the GPU."""
+        return next(self._runs())
+
+    def _program(self) -> tuple[Program, dict[str, Tensor], list[int]]:
+        """The calls, their feeds, and the sizes of segments."""
         feeds = [b for b, _ in self._feeds.values()]
         wholes = [self._feeds[name][0] if name in self._feeds else b for name, b in self._results.items()]
+        sizes = no_segments()
+        sizes[STATE] = STATE_BYTES
         program = Program(self.builder, feeds, wholes, self.builder.instructions)
-        tensors = {n: Tensor(n, str(a.dtype), a.shape, a.tobytes()) for n, (_, a) in self._feeds.items()}
-        sizes = no_segments()
-        sizes[STATE] = STATE_BYTES
-        if on_kernels:
-            kernels = RUNTIME.open_host(RUNTIME.get_engine(), sizes)
-            kernels.write_segment(STATE, 0, self.state)
-            loaded = kernels.load(TARGETS[WASM].compile_program(program, sizes, 1 << 30))
-            kernels.write_feeds(loaded, tensors)
-            kernels.run(loaded)
-            outputs = kernels.read_outputs(loaded, self._results)
-            kernels.release()
-            return [self._checked(n, np.frombuffer(t.data, t.dtype).reshape(t.shape)) for n, t in outputs.items()]
-        plan = TARGETS[WEBGPU].compile_program(program, sizes, 1 << 30)
-        assert plan.body is not None
-        results = self._run(plan, tensors, "tiled" if is_tiled else "dispatches")
-        if plan.body.few != plan.body.dispatches:
-            for found, wanted in zip(self._run(plan, tensors, "few"), results, strict=True):
-                close(found, wanted, 3e-5)
-        return results
+        return program, {n: from_numpy(n, a) for n, (_, a) in self._feeds.items()}, sizes
 
-    def _run(self, plan: Plan, tensors: dict[str, Tensor], form: str) -> list[np.ndarray]:
-        sizes = no_segments()
-        sizes[STATE] = STATE_BYTES
-        host = GpuHost(sizes)
-        host.form = form
-        host.head.write_segment(STATE, 0, self.state)
-        try:
-            loaded = host.load(plan)
-            host.run(loaded, tensors)
-            return [self._checked(name, host.output(loaded, name)) for name in self._results]
-        finally:
-            host.release()
+    def _runs(self) -> Iterator[list[np.ndarray]]:
+        """The results on the GPU, by each form of dispatches."""
+        program, tensors, sizes = self._program()
+        plan = TARGETS[WEBGPU].compile_program(program, sizes, 1 << 30)
+        for form in forms_of(plan):
+            host = GpuHost(sizes, form)
+            host.head.write_segment(STATE, 0, self.state)
+            try:
+                loaded = host.load(plan)
+                host.run(loaded, tensors)
+                yield [self._checked(name, host.output(loaded, name)) for name in self._results]
+            finally:
+                host.release()
 
     def _checked(self, name: str, found: np.ndarray) -> np.ndarray:
         if name not in self._feeds:

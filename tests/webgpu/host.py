@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -68,18 +69,16 @@ class GpuHost:
     ----------
     sizes
         Bytes of each segment; those of the arena and of constants grow with the plans.
+    form
+        The dispatches to run: those for all devices, or `tiled` or `few` ones.
     """
 
     most = BINDING_BYTES
     """Bytes that are bound at once."""
-    form = "dispatches"
-    """The dispatches to run: those for all devices, or `tiled` or `few` ones."""
 
-    def __init__(self, sizes: list[int]) -> None:
-        import wgpu
-
-        self.device = open_device()
-        self.wgpu = wgpu
+    def __init__(self, sizes: list[int], form: str = "dispatches") -> None:
+        self.form, self.device = form, open_device()
+        self.wgpu = import_module("wgpu")
         self.sizes = sizes
         self.head = RUNTIME.open_host(RUNTIME.get_engine(), [0 if s != 6 else n for s, n in enumerate(sizes)])
         self.buffers = {s: self._buffer(sizes[s]) for s in SEGMENTS}
@@ -192,6 +191,12 @@ class LoadedGpuPlan:
 
     def __init__(self, head: LoadedPlan, body: GpuBody, large: bytes, uniforms: Any) -> None:
         self.head, self.body, self.large, self.uniforms = head, body, large, uniforms
+
+
+def forms_of(plan: Plan) -> list[str]:
+    """The forms of dispatches that a plan has, each of equal ones once."""
+    assert plan.body is not None
+    return [*{getattr(plan.body, form): form for form in ("few", "tiled", "dispatches")}.values()][::-1]
 
 
 def no_segments() -> list[int]:

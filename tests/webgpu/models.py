@@ -32,9 +32,10 @@ def of_family(name: str) -> tuple[TrainingSession, Callable[[str], np.ndarray]]:
     return session, lambda feed: family.truth.get(feed, family.truth["labels"])
 
 
-def of_zoo(name: str) -> tuple[TrainingSession, Callable[[str], np.ndarray]]:
+def of_zoo(name: str, kind: str = "SGD") -> tuple[TrainingSession, Callable[[str], np.ndarray]]:
+    """A session of a model of the zoo with an optimizer, and its feeds."""
     recording = load(name)
-    made = build(recording, "plain" if "plain" in recording.files else next(iter(recording.files)), "SGD")
+    made = build(recording, "plain" if "plain" in recording.files else next(iter(recording.files)), kind)
     state = CheckpointState.load_checkpoint(made.checkpoint)
     session = TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model)
     return session, lambda feed: feed_of(recording, feed)

@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import numpy as np
 from tests.ops import test_forward, test_gradient
-from tests.ops.op_runner import Case, feeds_of, label, single_node
-from tests.webgpu.host import GpuHost
+from tests.ops.op_runner import Case, label
+from tests.webgpu.host import GpuHost, forms_of
 
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.chosen import RUNTIME, WEBGPU
@@ -29,14 +29,6 @@ FORWARD = [case for case in test_forward.CASES if not case.is_random]
 BACKWARD = test_gradient.CASES
 
 
-def forward_graph(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
-    """A sample and what to feed it."""
-    arrays, sample = test_forward.inputs(case), case.sample
-    static = case.cls.static_inputs
-    graph = single_node(case.cls, arrays, sample.attrs, case.opset, sample.outputs or 1, constants=static)
-    return graph, feeds_of(graph, arrays)
-
-
 def backward_graph(case: Case) -> tuple[Graph, dict[str, np.ndarray], list[np.ndarray]]:
     """The gradients of a sample's loss, what to feed it, and the weights of its outputs."""
     graph, feeds, weights = test_gradient.loss_graph(case)
@@ -52,23 +44,29 @@ def plan_of(graph: Graph, feeds: Mapping[str, np.ndarray]) -> tuple[InferenceMod
     return model, model.compile(types, target=WEBGPU)
 
 
+def runs(graph: Graph, feeds: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """Outputs of a graph on the GPU, by each form of its dispatches."""
+    model, plan = plan_of(graph, feeds)
+    for form in forms_of(plan):
+        host = GpuHost(model.segment_bytes, form)
+        try:
+            for offset, tensor in model.weights():
+                host.write(PARAMETERS, offset, bytes(tensor.data))
+            loaded = host.load(plan)
+            host.run(loaded, {name: from_numpy(name, feeds[name]) for name in model.inputs})
+            yield {name: host.output(loaded, name) for name in model.outputs}
+        finally:
+            host.release()
+
+
 def run(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Outputs of a graph on the GPU."""
-    model, plan = plan_of(graph, feeds)
-    host = GpuHost(model.segment_bytes)
-    try:
-        for offset, tensor in model.weights():
-            host.write(PARAMETERS, offset, bytes(tensor.data))
-        loaded = host.load(plan)
-        host.run(loaded, {name: from_numpy(name, feeds[name]) for name in model.inputs})
-        return {name: host.output(loaded, name) for name in model.outputs}
-    finally:
-        host.release()
+    return next(runs(graph, feeds))
 
 
 def reason(case: Case, is_gradient: bool) -> str:
     """Why nothing of a sample runs on the GPU, or not in a train step, which has no tail; empty if it does."""
-    graph, feeds = backward_graph(case)[:2] if is_gradient else forward_graph(case)
+    graph, feeds = backward_graph(case)[:2] if is_gradient else test_forward.graph_of(case)
     try:
         with patch("trainweb.backend.webgpu.partition.OF_TAIL", ()):
             _, plan = plan_of(graph, feeds)

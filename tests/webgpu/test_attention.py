@@ -1,21 +1,14 @@
-"""Attention, rotary embedding and the loss of a head, against the kernels."""
+"""Attention, its gradient and rotary embedding against the kernels."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.webgpu.cases import Case
-from tests.webgpu.host import open_device
 
 from trainweb.ir import calls
-from trainweb.ir import layout as c
 
 FILL = -1e9
-
-
-@pytest.fixture(autouse=True)
-def _device() -> None:
-    open_device()
 
 
 def strides(shape: tuple[int, ...], heads_inside: bool) -> tuple[int, int, int]:
@@ -84,6 +77,22 @@ def test_rows_of_attention_that_are_masked_wholly(guarded: int) -> None:
     assert (found[1] == 0).all() if guarded else np.isnan(found[1]).all()
 
 
+def test_attention_drops_the_scores_of_the_kernels() -> None:
+    case = Case()
+    q, k, v, dy = (case.normal(2, 9, 4) for _ in range(4))
+    y, top, inverse = case.result((2, 9, 4)), case.result((2, 9)), case.result((2, 9))
+    results = {name: case.result((2, 9, 4)) for name in ("dq", "dk", "dv")}
+    rows = {f"{name}_strides": (0, 36, 4) for name in ("q", "k", "v", "y")}
+    shared: dict[str, Any] = dict(
+        q=q, k=k, v=v, state=case.builder.state, batch=(1, 2), group=1, m=9, n=9, d=4, e=4, scale=0.5, fill=0.0,
+        ratio=0.4, salt=2, draw=1, mask_strides=(0, 0, 0), y=y, top=top, inverse=inverse,
+    )  # fmt: skip
+    case.builder.emit(calls.Attention(**shared, **rows, guarded=0))
+    rows |= {f"d{name}_strides": (0, 36, 4) for name in ("y", "q", "k", "v")}
+    case.builder.emit(calls.AttentionGradient(**shared, **rows, **results, dy=dy, conditional=0, parts=1))
+    case.compare(1e-5)
+
+
 @pytest.mark.parametrize("back", [0, 1])
 @pytest.mark.parametrize(("dims", "half"), [((1, 1, 1), 1), ((2, 3, 5), 7)])
 def test_rotary(dims: tuple[int, int, int], half: int, back: int) -> None:
@@ -97,30 +106,3 @@ def test_rotary(dims: tuple[int, int, int], half: int, back: int) -> None:
         )
     )  # fmt: skip
     case.compare()
-
-
-@pytest.mark.parametrize(
-    ("n", "classes", "d", "parts"), [(1, 1, 1, 1), (7, 1100, 5, 3), (67, 70, 130, 1), (5, 67, 400, 1)]
-)
-@pytest.mark.parametrize(
-    ("reduction", "turned", "weighted"), [(c.LOSS_MEAN, 0, True), (c.LOSS_EACH, 1, False), (c.LOSS_SUM, 0, False)]
-)
-def test_loss_of_a_head_and_its_gradients(
-    n: int, classes: int, d: int, parts: int, reduction: int, turned: int, weighted: bool
-) -> None:
-    case = Case()
-    labels, of_class = case.rng.integers(0, classes, n), np.abs(case.rng.standard_normal(classes)).astype(np.float32)
-    if weighted and n > 1:
-        labels[2] = -100
-    shape, of_w = (n,) if reduction == c.LOSS_EACH else (), (d, classes) if turned else (classes, d)
-    w = case.feed(case.rng.standard_normal(of_w).astype(np.float32) / 4)
-    x, slope, bias = case.normal(n, d), case.normal(*shape), case.normal(classes)
-    loss, dx, log_sum, (dw,) = case.result(shape), case.result((n, d)), case.result((n,)), case.results(of_w)
-    shared: dict[str, Any] = dict(
-        x=x, w=w, bias=bias, labels=case.feed(labels),
-        weights=case.feed(of_class) if weighted else None, n=n, c=classes, d=d, turned=turned, alpha=0.5, label_size=8,
-        has_ignore=int(weighted), ignore_index=-100, reduction=reduction,
-    )  # fmt: skip
-    case.builder.emit(calls.HeadLoss(**shared, loss=loss, slope=dx, log_sum=log_sum, parts=parts, gradient=1))
-    case.builder.emit(calls.HeadLossWeightGrad(**shared, dy=slope, log_sum=log_sum, dw=dw, accumulate=1))
-    case.compare(1e-5)

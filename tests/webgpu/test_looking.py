@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from tests.webgpu.host import GpuHost, open_device
+from tests.webgpu.host import GpuHost
 from tests.webgpu.networks import networks
 from tests.webgpu.operators import plan_of, run
-from tests.webgpu.train import types_of
+from tests.webgpu.train import core_of, types_of
 
 from trainweb.artifacts import build_artifacts
 from trainweb.backend.webgpu.partition import cut
@@ -28,7 +28,6 @@ from trainweb.onnxblock.optim import AdamW
 from trainweb.page.bundle import make_bundle
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.core import SessionCore
-from trainweb.training.state import CheckpointState
 from trainweb.training.step_kind import EVAL, TRAIN, StepKind
 
 ROWS, CLASSES = 24, 7
@@ -92,9 +91,7 @@ def open_case(name: str) -> tuple[SessionCore, dict[str, Tensor], list[Any]]:
     build, loss, metrics, targets = CASES[name]
     net, rng = build(), np.random.default_rng(5)
     model = onnx.shape_inference.infer_shapes(net.model()).SerializeToString()
-    made = build_artifacts(model, [p.name for p in net.parameters], [], loss, AdamW())
-    graphs = [read_model(m) for m in (made.training_model, made.eval_model, made.optimizer_model)]
-    core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), *graphs)
+    core = core_of(build_artifacts(model, [p.name for p in net.parameters], [], loss, AdamW()))
     arrays: dict[str, np.ndarray] = {}
     for input_, value in core.inputs["eval"].items():
         shape = [n if isinstance(n, int) else ROWS for n in value.shape or ()]
@@ -122,7 +119,6 @@ def look(core: SessionCore, kind: StepKind, feeds: dict[str, Tensor]) -> list[di
 
 @pytest.mark.parametrize("name", CASES)
 def test_metrics_are_those_of_the_kernels(name: str) -> None:
-    open_device()
     core, feeds, metrics = open_case(name)
     try:
         kind = StepKind("eval", request_of(core.models.own.asked(metrics_of(metrics))))
@@ -151,7 +147,6 @@ FEEDS = {"x": X, "ids": np.array([3000, 5, 1])}
 
 def test_all_that_depends_on_the_tail_is_in_it() -> None:
     """A joint tensor has parts of the body, the tail and the feeds; the rest of the program reads it."""
-    open_device()
     body = """h = Tanh(x) v, p = TopK(h, two) j = Concat<axis=1>(h, v, x) e = Exp(j) s = ReduceSum(e, two)
         q = Cast<to=1>(p) t = ReduceSum(q, two) y = Add(s, t)"""
     graph = graph_of(body.replace("(e, two)", "(e, one)").replace("(q, two)", "(q, one)"), "float[4,1] y",
@@ -164,7 +159,6 @@ def test_all_that_depends_on_the_tail_is_in_it() -> None:
 
 
 def test_the_head_looks_up_indices_in_a_large_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    open_device()
     monkeypatch.setattr("trainweb.backend.webgpu.partition.OF_TAIL", ())
     table = np.arange(4096) % 4
     found = run(graph_of("i = Gather(table, ids) h = Tanh(x) y = Gather(h, i)", "float[3,64] y", table=table), FEEDS)
@@ -203,11 +197,10 @@ def test_a_train_step_has_no_tail() -> None:
         net.model().SerializeToString(), names, [], "CrossEntropyLoss", AdamW(),
         loss_input_names=["logits"], additional_output_names=["best"],
     )  # fmt: skip
-    graphs = [read_model(m) for m in (made.training_model, made.eval_model, made.optimizer_model)]
-    core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), *graphs)
+    core = core_of(made)
     feeds = {"x": TensorType("float32", (ROWS, 12)), "labels": TensorType("int64", (ROWS,))}
     assert core.models.compile_step(EVAL, feeds, True, target="webgpu").outputs
-    with pytest.raises(UnsupportedError, match="needs the kernel topk_f32"):
+    with pytest.raises(UnsupportedError, match=r"TopK node .* needs the kernel topk_f32, .* device='wasm' runs it"):
         core.models.compile_step(TRAIN, feeds, True, target="webgpu")
     core.release()
 

@@ -4,12 +4,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
-from tests.webgpu.cases import Case, close
-from tests.webgpu.host import open_device
 from tests.webgpu.operators import plan_of, run
 
 from trainweb.errors import FeedError, UnsupportedError
-from trainweb.ir import calls
 from trainweb.model.reader import read_model
 
 X = np.random.default_rng(6).normal(size=(4, 5, 6)).astype(np.float32)
@@ -42,11 +39,6 @@ def model_of(body: str) -> onnx.ModelProto:
     types = "(float[4,5,6] x, int64[3] ids) => (float y)"
     text = f'<ir_version: 8, opset_import: ["" : 17]> g {types} <{CONSTANTS}> {{ h = Tanh(x) {body} }}'
     return onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
-
-
-@pytest.fixture(autouse=True)
-def _device() -> None:
-    open_device()
 
 
 @pytest.mark.parametrize("body", [*CHECKED.values(), *BOUNDED.values()], ids=[*CHECKED, *BOUNDED])
@@ -103,20 +95,3 @@ def test_small_integers_wrap(dtype: str, number: int, via: int) -> None:
     with np.errstate(over="ignore"):
         y = (small * small if square else small).astype(np.float32) + x
     assert np.array_equal(found["y"], y) and (not last or np.array_equal(found["i"], small))
-
-
-@pytest.mark.parametrize("largest", [0, 1])
-@pytest.mark.parametrize(("outer", "n", "inner", "k"), [(1, 1, 1, 1), (3, 67, 5, 67), (2, 130, 1, 4)])
-def test_the_largest_in_their_order(outer: int, n: int, inner: int, k: int, largest: int) -> None:
-    case = Case()
-    x = case.rng.integers(-9, 10, (outer, n, inner)).astype(np.float32)
-    if n > 1:
-        x[0, 5:8, 0] = np.nan, -0.0, np.nan
-        x[1, [9, 3], 0] = np.inf, -np.inf
-    y, at = case.result((outer, k, inner)), case.other("int64", (outer, k, inner))
-    case.builder.emit(calls.Topk(x=case.feed(x), y=y, at=at, outer=outer, n=n, inner=inner, k=k, largest=largest))
-    values, places = case.run()
-    key = np.where(np.isnan(x), -np.inf, -x if largest else x)
-    order = np.lexsort((key, ~np.isnan(x)), axis=1)[:, :k]
-    assert np.array_equal(places, order)
-    close(values, np.take_along_axis(x, order, 1))

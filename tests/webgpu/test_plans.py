@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from tests.webgpu.networks import dropping, networks
-from tests.webgpu.train import open_model, types_of
+from tests.webgpu.train import core_of, open_model, types_of
 
 from trainweb.artifacts import build_artifacts
 from trainweb.backend.plan import Plan
@@ -19,12 +19,9 @@ from trainweb.ir import layout
 from trainweb.ir.calls import FlushMoments, NoteChange
 from trainweb.ir.layout import ARENA, STATE, STATE_WORDS
 from trainweb.ir.shapes import TensorType
-from trainweb.model.reader import read_model
 from trainweb.onnxblock.loss import CrossEntropyLoss
 from trainweb.onnxblock.optim import AdamW
 from trainweb.page.bundle import Blobs, plan_json
-from trainweb.training.core import SessionCore
-from trainweb.training.state import CheckpointState
 from trainweb.training.step_kind import TRAIN, StepKind
 
 ROOT = Path(__file__).parents[2]
@@ -32,11 +29,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def plans() -> dict[str, Plan]:
-    core, batches = open_model("C", 1)
-    train = core.models.compile_step(TRAIN, types_of(batches[0]), True, target="webgpu")
-    found = {"train": train, "optimizer": core.models.compile_optimizer(target="webgpu")}
-    core.release()
-    return found
+    with open_model("C", 1) as (core, batches):
+        train = core.models.compile_step(TRAIN, types_of(batches[0]), True, target="webgpu")
+        return {"train": train, "optimizer": core.models.compile_optimizer(target="webgpu")}
 
 
 @pytest.mark.parametrize("step", ["train", "optimizer"])
@@ -64,9 +59,7 @@ def test_calls_read_copies_of_the_words_of_the_state_that_they_need() -> None:
     net = dropping()
     model = onnx.shape_inference.infer_shapes(net.model()).SerializeToString()
     loss = CrossEntropyLoss(weight=np.full(networks.N_CLASSES, 0.5, np.float32), ignore_index=2)
-    made = build_artifacts(model, [p.name for p in net.parameters], [], loss, AdamW())
-    graphs = [read_model(m) for m in (made.training_model, made.optimizer_model)]
-    core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), graphs[0], None, graphs[1])
+    core = core_of(build_artifacts(model, [p.name for p in net.parameters], [], loss, AdamW()))
     names = [name for name in core.inputs["train"] if "label" not in name]
     types = dict.fromkeys(core.inputs["train"], TensorType("int64", (6,))) | {names[0]: TensorType("float32", (6, 12))}
     plan = core.models.compile_step(TRAIN, types, False, target="webgpu")

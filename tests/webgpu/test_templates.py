@@ -1,46 +1,24 @@
-"""Every template against the kernels, or numpy: sizes of 1 and primes, strides, offsets, NaN and infinities."""
+"""Calls that no operator makes alone, against the kernels or numpy; NaN, infinities and random numbers."""
 
-from itertools import product
-from math import prod
+from math import erf, prod
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.ops.test_sizes import SPECIAL
 from tests.webgpu.cases import Case
-from tests.webgpu.host import open_device
 
-from trainweb.backend.chosen import TARGETS, WEBGPU
 from trainweb.backend.webgpu.templates import TEMPLATES
-from trainweb.errors import TrainwebError, UnsupportedError
+from trainweb.errors import TrainwebError
 from trainweb.ir import calls
 from trainweb.ir import layout as c
-from trainweb.ir.expr import Emitter, Expr
-from trainweb.ir.instructions import Buf, Storage
-from trainweb.ir.layout import GRADIENTS, PARAMETERS
-from trainweb.ir.program import Program
-
-SPECIAL = np.array(
-    [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-30, -1e-30, 88.9, -88.9, 104.0, 1e30, -1e30, 0.5, 2.5, -3.5],
-    np.float32,
-)
-
-
-@pytest.fixture(autouse=True)
-def _device() -> None:
-    open_device()
-
-
-def erf(x: np.ndarray) -> np.ndarray:
-    from math import erf
-
-    return np.vectorize(erf)(x)
-
+from trainweb.ir.instructions import Buf
 
 FUNCTIONS = {
     "exp": np.exp,
     "log": np.log,
     "tanh": np.tanh,
-    "erf": erf,
+    "erf": np.vectorize(erf),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "sin": np.sin,
     "cos": np.cos,
@@ -78,90 +56,38 @@ def test_powers() -> None:
     np.testing.assert_allclose(found, wanted, rtol=2e-6)
 
 
-def _arithmetic(e: Emitter, a: Expr, b: Expr) -> tuple[Expr, ...]:
-    chosen = e.select(e.compare("lt", a, b), e.mul(a, b), e.div(a, e.const(3.0)))
-    return e.add(chosen, e.sqrt(e.abs(e.sub(a, b)))), e.max(a, b), e.min(a, b), e.pmax(a, b), e.floor(e.neg(a))
+def gemm(
+    a: Buf, b: Buf, bias: Buf | None, out: Buf, k: int, *, is_turned: bool = False, accumulate: int = 0, **more: Any
+) -> calls.Gemm:
+    (m, n), none = out.shape, (0, 0)
+    strides = dict(a_row=1, a_col=m, b_row=1, b_col=k) if is_turned else dict(a_row=k, a_col=1, b_row=n, b_col=1)
+    return calls.Gemm(
+        a=a, b=b, bias=bias, c=out, m=m, n=n, k=k, c_row=n, bias_row=0, bias_col=1, clears=0, alpha=0.5, beta=2.0,
+        accumulate=accumulate, activation=accumulate, batch=(1, 1), a_batch=none, b_batch=none, c_batch=none,
+        bias_batch=none, **strides,
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "shapes", [((1,), (1,)), ((7, 13), (13,)), ((7, 1, 5), (1, 11, 1)), ((70001,), (70001,)), ((3, 1), (3, 997))]
-)
-def test_elementwise_calls_broadcast(shapes: tuple[tuple[int, ...], ...]) -> None:
+@pytest.mark.parametrize(("m", "n", "k"), [(17, 1, 5), (33, 65, 67), (64, 10, 2000), (33, 8, 700)])
+def test_products_add_to_their_results(m: int, n: int, k: int) -> None:
     case = Case()
-    outs = [case.result(np.broadcast_shapes(*shapes)) for _ in range(5)]
-    case.builder.elementwise(outs, [case.normal(*shape) for shape in shapes], _arithmetic)
-    case.compare()
-
-
-def test_comparisons_and_bytes() -> None:
-    """Results of bytes share words; NaN compares as nothing else does."""
-    case = Case()
-    a, b = (x.reshape(-1).copy() for x in np.meshgrid(SPECIAL, SPECIAL))
-    x, y = case.feed(a), case.feed(b)
-    names = ("lt", "le", "gt", "ge", "eq", "ne")
-    outs = [case.other("bool", a.shape) for _ in names]
-    case.builder.elementwise(outs, [x, y], lambda e, p, q: tuple(e.compare(name, p, q) for name in names))
-    number = case.other("int64", a.shape)
-    case.builder.elementwise(
-        [number], [outs[0], x], lambda e, m, p: e.select(m, e.cast(p, "int64"), e.const(-3, "int64"))
-    )
-    *found, numbers = case.run()
-    compare = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
-    for result, how in zip(found, compare, strict=True):
-        assert np.array_equal(result, how(a, b))
-    mask = found[0] & (np.abs(a) < 1e9)
-    assert np.array_equal(numbers[mask], a[mask].astype(np.int64))
-    assert (numbers[~found[0]] == -3).all()
-
-
-GEMMS = [
-    (m, n, k, *rest)
-    for (m, n, k), rest in zip(
-        [(1, 1, 1), (1, 7, 13), (17, 1, 5), (5, 3, 2), (4, 4, 4), (33, 65, 67), (3, 130, 1031), (64, 10, 2000)],
-        [(t, u, bias, relu) for t, u in product((0, 1), (0, 1)) for bias, relu in (("row", 1), ("", 0))],
-        strict=True,
-    )
-]
-
-
-@pytest.mark.parametrize(("m", "n", "k", "ta", "tb", "bias", "relu"), GEMMS)
-@pytest.mark.parametrize("accumulate", [0, 1])
-def test_products(m: int, n: int, k: int, ta: int, tb: int, bias: str, relu: int, accumulate: int) -> None:
-    case = Case()
-    a, b = case.normal(*((k, m) if ta else (m, k))), case.normal(*((n, k) if tb else (k, n)))
-    w, (out,) = case.normal(n) if bias else None, case.results((m, n))
-    case.builder.emit(
-        gemm(a, b, w, out, (m, n, k), (ta, tb), alpha=0.5, beta=2.0, accumulate=accumulate, activation=relu)
-    )
+    (out,) = case.results((m, n))
+    case.builder.emit(gemm(case.normal(k, m), case.normal(n, k), case.normal(n), out, k, is_turned=True, accumulate=1))
     case.compare(4e-6)
 
 
-def gemm(
-    a: Buf, b: Buf, bias: Buf | None, out: Buf, sizes: tuple[int, int, int], transposed: tuple[int, int], **more: Any
-) -> calls.Gemm:
-    m, n, k = sizes
-    none = (0, 0)
-    given = {"batch": (1, 1), "a_batch": none, "b_batch": none, "c_batch": none, "bias_batch": none, **more}
-    rows = {"a": (1, m) if transposed[0] else (k, 1), "b": (1, k) if transposed[1] else (n, 1)}
-    strides = {f"{x}_{axis}": s for x, pair in rows.items() for axis, s in zip(("row", "col"), pair, strict=True)}
-    return calls.Gemm(
-        a=a, b=b, bias=bias, c=out, m=m, n=n, k=k, c_row=n, bias_row=0, bias_col=1, clears=0, **strides, **given
-    )
-
-
-SHARED = [(33, 70, 5, 0, 0), (65, 129, 37, 1, 0), (64, 32, 1100, 0, 1), (1, 7, 1100, 0, 1), (70, 1, 300, 1, 0)]
-SHARED += [(5, 70, 300, 0, 0), (33, 8, 700, 1, 1)]
-
-
-@pytest.mark.parametrize(("m", "n", "k", "ta", "tb"), SHARED)
-def test_products_by_tiles_or_sums_that_lanes_share(m: int, n: int, k: int, ta: int, tb: int) -> None:
+def test_convolutions_add_to_their_results() -> None:
     case = Case()
-    a, b = case.normal(*((k, m) if ta else (m, k))), case.normal(*((n, k) if tb else (k, n)))
-    (out,) = case.results((m, n))
-    case.builder.emit(
-        gemm(a, b, case.normal(n), out, (m, n, k), (ta, tb), alpha=0.5, beta=1.0, accumulate=1, activation=0)
-    )
-    case.compare(4e-6, is_tiled=True)
+    at: dict[str, Any] = dict(
+        n=1, c=4, m=6, groups=2, size=(1, 8, 7), out=(1, 4, 3), kernel=(1, 3, 2), stride=(1, 2, 2),
+        dilation=(1, 1, 2), pad=(0, 1, 0), accumulate=1,
+    )  # fmt: skip
+    x, w, dy, bias = case.normal(1, 4, 56), case.normal(6, 2, 6), case.normal(1, 6, 12), case.normal(6)
+    y, dx, dw, db = case.results(*(b.shape for b in (dy, x, w, bias)))
+    case.builder.emit(calls.Conv(x=x, w=w, bias=bias, y=y, activation=1, **at))
+    case.builder.emit(calls.ConvDataGradient(dy=dy, w=w, dx=dx, activation=0, **at))
+    case.builder.emit(calls.ConvWeightGradient(x=x, dy=dy, dw=dw, db=db, **at))
+    case.compare(4e-6)
 
 
 @pytest.mark.parametrize(
@@ -170,37 +96,11 @@ def test_products_by_tiles_or_sums_that_lanes_share(m: int, n: int, k: int, ta: 
 def test_few_rows_have_many_lanes(m: int, n: int, form: str) -> None:
     """A tile for each lane would be 576 lanes for the first, of many thousands that a GPU has."""
     case = Case()
-    sizes = (m, n, 768)
-    call = gemm(case.normal(m, 768), case.normal(768, n), None, case.result((m, n)), sizes, (0, 0), alpha=1.0,
-                beta=0.0, accumulate=0, activation=0)  # fmt: skip
+    call = gemm(case.normal(m, 768), case.normal(768, n), None, case.result((m, n)), 768)
     kernel = TEMPLATES[calls.Gemm](call)[0]
     assert kernel.shared is None if not form else kernel.shared is not None and form in kernel.shared.name
     if kernel.shared is not None:
         assert prod(kernel.shared.grid) == m * n * kernel.value("splits")
-
-
-def test_convolutions_by_tiles_that_lanes_share() -> None:
-    case = Case()
-    at: dict[str, Any] = dict(
-        n=2, c=36, m=40, groups=1, stride=(1, 1, 1), dilation=(1, 1, 1), pad=(0, 1, 1), size=(1, 9, 7), out=(1, 9, 7),
-        kernel=(1, 3, 3), accumulate=0,
-    )  # fmt: skip
-    x, w, dy = case.normal(2, 36, 63), case.normal(40, 36, 9), case.normal(2, 40, 63)
-    y, dx, dw = (case.result(b.shape) for b in (dy, x, w))
-    case.builder.emit(calls.Conv(x=x, w=w, y=y, activation=0, **at))
-    case.builder.emit(calls.ConvDataGradient(dy=dy, w=w, dx=dx, activation=0, **at))
-    case.builder.emit(calls.ConvWeightGradient(x=x, dy=dy, dw=dw, **at))
-    case.compare(4e-6, is_tiled=True)
-
-
-def test_products_in_batches_with_a_stride_of_0() -> None:
-    case = Case()
-    a, b, out = case.normal(2, 3, 5, 7), case.normal(3, 7, 6), case.result((2, 3, 5, 6))
-    batches = {"batch": (2, 3), "a_batch": (105, 35), "b_batch": (0, 42), "c_batch": (90, 30)}
-    case.builder.emit(
-        gemm(a, b, None, out, (5, 6, 7), (0, 0), alpha=1.0, beta=0.0, accumulate=0, activation=0, **batches)
-    )
-    case.compare()
 
 
 def test_nan_and_infinity_pass_through_products() -> None:
@@ -210,167 +110,10 @@ def test_nan_and_infinity_pass_through_products() -> None:
     out = case.result((6, 4))
     y = np.abs(case.rng.standard_normal((4, 5))).astype(np.float32)
     y[0, 2] = np.inf
-    case.builder.emit(
-        gemm(case.feed(x), case.feed(y), None, out, (6, 4, 5), (0, 1), alpha=1.0, beta=1.0, accumulate=0, activation=1)
-    )
+    case.builder.emit(gemm(case.feed(x), case.feed(y), None, out, 5, is_turned=True, accumulate=1))
     (found,) = case.compare()
     assert np.isnan(found[1]).all() and (found[3, 1:] == np.inf).all()
     assert np.isfinite(found[[0, 2, 4, 5], 1:]).all()
-
-
-@pytest.mark.parametrize("op", range(c.REDUCE_LOG_SUM + 1))
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 517, 1), (1, 97, 33), (5, 7, 13)])
-def test_reductions(op: int, sizes: tuple[int, int, int]) -> None:
-    case = Case()
-    outer, n, inner = sizes
-    x = case.rng.standard_normal(sizes).astype(np.float32)
-    b, y = case.feed(np.abs(x) + np.float32(0.2) if op == c.REDUCE_LOG_SUM else x), case.result((outer, inner))
-    case.builder.emit(calls.Reduce(x=b, y=y, outer=outer, n=n, inner=inner, op=op))
-    case.compare(1e-5)
-
-
-def test_a_reduction_of_more_rows_than_a_grid_is_wide() -> None:
-    case = Case()
-    x, y = case.normal(70001, 3, 1), case.result((70001, 1))
-    case.builder.emit(calls.Reduce(x=x, y=y, outer=70001, n=3, inner=1, op=c.REDUCE_SUM))
-    case.compare()
-
-
-@pytest.mark.parametrize("log", [0, 1])
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 131, 1), (3, 7, 5)])
-def test_softmax_and_its_gradient(log: int, sizes: tuple[int, int, int]) -> None:
-    case = Case()
-    outer, n, inner = sizes
-    x, dy, y, dx = case.normal(*sizes), case.normal(*sizes), case.result(sizes), case.result(sizes)
-    case.builder.emit(calls.Softmax(x=x, y=y, outer=outer, n=n, inner=inner, log=log))
-    case.builder.emit(calls.SoftmaxGrad(dy=dy, y=y, dx=dx, outer=outer, n=n, inner=inner, log=log))
-    case.compare(1e-5)
-
-
-@pytest.mark.parametrize("reduction", [c.LOSS_EACH, c.LOSS_MEAN, c.LOSS_SUM])
-@pytest.mark.parametrize(("weighted", "ignore"), [(False, False), (True, True), (False, True)])
-@pytest.mark.parametrize("inner", [1, 5])
-def test_cross_entropy_and_its_gradient(reduction: int, weighted: bool, ignore: bool, inner: int) -> None:
-    case = Case()
-    n, classes = 13, 67
-    labels = case.rng.integers(0, classes, (n, inner))
-    labels[3] = 2
-    weights = case.feed(np.abs(case.rng.standard_normal(classes)).astype(np.float32)) if weighted else None
-    shape = (n, inner) if reduction == c.LOSS_EACH else ()
-    x, loss, log_prob, dx = (
-        case.normal(n, classes, inner),
-        *(case.result(s) for s in (shape, *[(n, classes, inner)] * 2)),
-    )
-    shared: dict[str, Any] = dict(
-        labels=case.feed(labels), weights=weights, n=n, c=classes, inner=inner, label_size=8,
-        has_ignore=int(ignore), ignore_index=2, reduction=reduction, from_log=0,
-    )  # fmt: skip
-    case.builder.emit(calls.CrossEntropy(scores=x, loss=loss, log_prob=log_prob, **shared))
-    case.builder.emit(calls.CrossEntropyGrad(dy=case.normal(*shape), log_prob=log_prob, dx=dx, **shared))
-    case.compare()
-
-
-def test_strided_copies_and_lookups() -> None:
-    case = Case()
-    b = case.normal(5, 7, 6)
-    turned, rows, back = case.result((7, 6, 5)), case.result((4, 42)), case.result((5, 42))
-    case.builder.emit(
-        calls.StridedCopy(
-            src=b, dst=turned, size=4, dims=(1, 1, 1, 1, 1, 7, 6, 5), src_offset=0, dst_offset=0,
-            src_strides=(0, 0, 0, 0, 0, 6, 1, 42), dst_strides=(0, 0, 0, 0, 0, 30, 5, 1),
-        )
-    )  # fmt: skip
-    at = case.feed(np.array([3, -1, 0, 3]))
-    case.builder.emit(calls.Gather(data=b, indices=at, y=rows, outer=1, dim=5, n=4, inner=168, index_size=8))
-    case.builder.emit(
-        calls.GatherGrad(indices=at, dy=case.normal(4, 42), dx=back, outer=1, dim=5, n=4, inner=42, index_size=8)
-    )
-    case.compare()
-
-
-@pytest.mark.parametrize("rms", [0, 1])
-@pytest.mark.parametrize(("rows", "n"), [(1, 1), (7, 131), (33, 16)])
-def test_layer_normalization_and_its_gradient(rms: int, rows: int, n: int) -> None:
-    case = Case()
-    wide, narrow = (rows, n), (n,)
-    x, scale, bias, dy = (case.normal(*shape) for shape in (wide, narrow, narrow, wide))
-    y, mean, inv_std, dx, dscale, dbias = (case.result(s) for s in (wide, (rows,), (rows,), wide, narrow, narrow))
-    shared: dict[str, Any] = dict(
-        x=x, scale=scale, mean=None if rms else mean, inv_std=inv_std, rows=rows, n=n, rms=rms
-    )
-    case.builder.emit(calls.LayerNorm(bias=None if rms else bias, y=y, epsilon=1e-2, **shared))
-    case.builder.emit(calls.LayerNormGrad(dy=dy, dx=dx, dscale=dscale, dbias=None if rms else dbias, **shared))
-    case.compare(1e-5)
-
-
-CONVOLUTIONS = [
-    ((2, 3, 5, 1), (1, 9, 11), (1, 3, 3), (1, 1, 1), (1, 1, 1), (0, 1, 1)),
-    ((1, 4, 6, 2), (1, 8, 7), (1, 3, 2), (1, 2, 2), (1, 1, 2), (0, 1, 0)),
-    ((3, 7, 7, 7), (1, 6, 6), (1, 5, 5), (1, 1, 1), (1, 1, 1), (0, 2, 2)),
-    ((2, 2, 3, 1), (5, 4, 6), (2, 3, 3), (2, 1, 2), (1, 1, 1), (1, 1, 0)),
-    ((1, 1, 1, 1), (1, 1, 1), (1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
-    ((2, 6, 5, 1), (1, 7, 9), (1, 1, 1), (1, 2, 2), (1, 1, 1), (0, 0, 0)),
-    ((2, 3, 4, 1), (1, 13, 12), (1, 7, 7), (1, 2, 2), (1, 1, 1), (0, 3, 3)),
-    ((2, 2, 3, 1), (1, 1, 40), (1, 1, 11), (1, 1, 1), (1, 1, 2), (0, 0, 5)),
-]
-"""(n, c, m, groups), size, kernel, stride, dilation and pad.
-
-Windows have one element, are as wide as a tile of a line, and wider than what is no loop."""
-
-
-@pytest.mark.parametrize("window", CONVOLUTIONS, ids=lambda at: f"groups{at[0][3]}-{at[1]}")
-@pytest.mark.parametrize("accumulate", [0, 1])
-def test_convolutions_and_their_gradients(window: tuple[Any, ...], accumulate: int) -> None:
-    case = Case()
-    (n, channels, m, groups), *axes = window
-    size, kernel, stride, dilation, pad = axes
-    out = tuple((s + 2 * p - d * (k - 1) - 1) // t + 1 for s, k, t, d, p in zip(*axes, strict=True))
-    x, w = case.normal(n, channels, *size), case.normal(m, channels // groups, *kernel)
-    dy, bias = case.normal(n, m, *out), case.normal(m)
-    y, dx, dw, db = case.results(*(b.shape for b in (dy, x, w, bias)))
-    shared: dict[str, Any] = dict(
-        n=n, c=channels, m=m, groups=groups, size=size, kernel=kernel, stride=stride, dilation=dilation, pad=pad,
-        out=out, accumulate=accumulate,
-    )  # fmt: skip
-    case.builder.emit(calls.Conv(x=x, w=w, bias=bias, y=y, activation=1, **shared))
-    case.builder.emit(calls.ConvDataGradient(dy=dy, w=w, dx=dx, activation=0, **shared))
-    case.builder.emit(calls.ConvWeightGradient(x=x, dy=dy, dw=dw, db=db, **shared))
-    case.compare(4e-6)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "stride", "pad"), [((1, 2, 2), (1, 2, 2), (0, 0, 0)), ((1, 3, 3), (1, 1, 2), (0, 1, 1))]
-)
-def test_max_pools_and_their_gradient(kernel: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> None:
-    case = Case()
-    planes, size = 5, (1, 8, 9)
-    out = tuple((s + 2 * p - k) // t + 1 for s, k, t, p in zip(size, kernel, stride, pad, strict=True))
-    x = case.rng.integers(0, 5, (planes, *size)).astype(np.float32)
-    x[1, 0, 3, 3] = np.nan
-    y, indices, dx = case.result((planes, *out)), case.other("int64", (planes, *out)), case.result(x.shape)
-    shared: dict[str, Any] = dict(kernel=kernel, out=out, stride=stride, dilation=(1, 1, 1), pad=pad)
-    case.builder.emit(calls.MaxPool(x=case.feed(x), y=y, indices=indices, planes=planes, size=size, **shared))
-    sizes = {"planes": planes, "size": prod(size), "out_size": prod(out)}
-    case.builder.emit(calls.MaxPoolGradient(dy=case.normal(planes, *out), indices=indices, dx=dx, **sizes))
-    case.compare()
-
-
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 7, 33), (2, 3, 400)])
-def test_batch_normalization_and_its_gradient(sizes: tuple[int, int, int]) -> None:
-    case = Case()
-    batch, channels, size = sizes
-    x, scale, bias, dy = (case.normal(*shape) for shape in (sizes, (channels,), (channels,), sizes))
-    means, variances = (np.abs(case.rng.standard_normal(channels)).astype(np.float32) for _ in range(2))
-    y, stored, dx = (case.result(sizes) for _ in range(3))
-    mean, inv_std, dscale, dbias = (case.result((channels,)) for _ in range(4))
-    running = {"running_mean": case.result((channels,), means), "running_var": case.result((channels,), variances)}
-    shared = {"x": x, "scale": scale, "batch": batch, "channels": channels, "size": size}
-    fixed = {"mean": case.feed(means), "var": case.feed(variances)}
-    kept = {"mean": mean, "inv_std": inv_std}
-    case.builder.emit(calls.BatchNorm(bias=bias, y=stored, epsilon=1e-2, **fixed, **shared))
-    case.builder.emit(calls.BatchNormTrain(bias=bias, y=y, epsilon=1e-2, momentum=0.75, **kept, **running, **shared))
-    case.builder.emit(calls.BatchNormGrad(dy=dy, dx=dx, dscale=dscale, dbias=dbias, **kept, **shared))
-    case.compare(2e-5)
 
 
 @pytest.mark.parametrize(("value", "norm"), [(0.5, np.inf), (np.inf, 3.0), (1.0, 2.0), (np.inf, np.inf), (9.0, 1e9)])
@@ -403,28 +146,108 @@ def test_labels_that_a_model_computes_are_checked(largest: int) -> None:
         case.compare()
 
 
-def test_indices_that_the_gpu_computes_are_refused() -> None:
-    """A tail may use them, but it has no parameters."""
+@pytest.mark.parametrize(
+    ("n", "classes", "d", "parts"), [(1, 1, 1, 1), (7, 1100, 5, 3), (67, 70, 130, 1), (5, 67, 400, 1)]
+)
+@pytest.mark.parametrize(
+    ("reduction", "turned", "weighted"), [(c.LOSS_MEAN, 0, True), (c.LOSS_EACH, 1, False), (c.LOSS_SUM, 0, False)]
+)
+def test_loss_of_a_head_and_its_gradients(
+    n: int, classes: int, d: int, parts: int, reduction: int, turned: int, weighted: bool
+) -> None:
     case = Case()
-    data = Buf(Storage(PARAMETERS, 48, 0), "float32", (4, 2))
-    x, at = Buf(Storage(PARAMETERS, 60, 0), "float32", (3, 5)), case.builder.temp("int64", (3,))
-    case.builder.emit(calls.ArgReduce(x=x, y=at, outer=3, n=5, inner=1, select_max=1, last_index=0))
-    y = case.result((3, 2))
-    case.builder.emit(calls.Gather(data=data, indices=at, y=y, outer=1, dim=4, n=3, inner=8, index_size=8))
-    program = Program(case.builder, [], [], case.builder.instructions)
-    with pytest.raises(UnsupportedError, match="indices that the GPU computes"):
-        TARGETS[WEBGPU].compile_program(program, [0] * 9, 1 << 20)
+    labels, of_class = case.rng.integers(0, classes, n), np.abs(case.rng.standard_normal(classes)).astype(np.float32)
+    if weighted and n > 1:
+        labels[2] = -100
+    shape, of_w = (n,) if reduction == c.LOSS_EACH else (), (d, classes) if turned else (classes, d)
+    w = case.feed(case.rng.standard_normal(of_w).astype(np.float32) / 4)
+    x, slope, bias = case.normal(n, d), case.normal(*shape), case.normal(classes)
+    loss, dx, log_sum, (dw,) = case.result(shape), case.result((n, d)), case.result((n,)), case.results(of_w)
+    shared: dict[str, Any] = dict(
+        x=x, w=w, bias=bias, labels=case.feed(labels),
+        weights=case.feed(of_class) if weighted else None, n=n, c=classes, d=d, turned=turned, alpha=0.5, label_size=8,
+        has_ignore=int(weighted), ignore_index=-100, reduction=reduction,
+    )  # fmt: skip
+    case.builder.emit(calls.HeadLoss(**shared, loss=loss, slope=dx, log_sum=log_sum, parts=parts, gradient=1))
+    case.builder.emit(calls.HeadLossWeightGrad(**shared, dy=slope, log_sum=log_sum, dw=dw, accumulate=1))
+    case.compare(1e-5)
 
 
-def test_a_call_without_a_template_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(TEMPLATES, calls.Topk)
+@pytest.mark.parametrize(("n", "ratio"), [(1, 0.5), (67, 0.1), (40003, 0.3)])
+def test_dropout_masks_are_those_of_the_kernels(n: int, ratio: float) -> None:
     case = Case()
-    b = case.normal(3, 4)
-    case.builder.node = "TopK node 'best'"
-    out = case.builder.temp("float32", (3, 4))
-    case.builder.elementwise([out], [b], lambda e, a: e.neg(a))
-    y = Buf(Storage(GRADIENTS, 24, 0), "float32", (3, 2))
-    case.builder.emit(calls.Topk(x=out, y=y, outer=3, n=4, inner=1, k=2, largest=1))
-    program = Program(case.builder, [b], [], case.builder.instructions)
-    with pytest.raises(UnsupportedError, match=r"TopK node 'best' needs the kernel topk_f32, .* device='wasm' runs it"):
-        TARGETS[WEBGPU].compile_program(program, [0] * 9, 1 << 20)
+    words = np.arange(c.STATE_WORDS, dtype=np.uint32)
+    words[c.STATE_RANDOM_OFFSET] = 0xFFFFFFF8  # the sum with the draw carries
+    case.state = words.tobytes()
+    x, y, mask, state = case.normal(n), case.result((n,)), case.other("bool", (n,)), case.builder.state
+    case.builder.emit(calls.Dropout(x=x, y=y, mask=mask, state=state, n=n, ratio=ratio, salt=7, draw=9))
+    case.builder.emit(calls.RandomAdvance(state=state, n=5))
+    found = case.compare(0)
+    assert n < 100 or abs(found[1].mean() - (1 - ratio)) < 0.02
+
+
+@pytest.mark.parametrize("normal", [0, 1])
+def test_random_numbers_are_those_of_the_kernels(normal: int) -> None:
+    case = Case()
+    y = case.result((4001,))
+    case.builder.emit(calls.Random(y=y, state=case.builder.state, n=4001, salt=3, draw=1, normal=normal, a=-2.0, b=5.0))
+    (found,) = case.compare(3e-7)
+    assert abs(found.mean() - (-2 if normal else 1.5)) < 0.3
+
+
+PACKINGS = [
+    (c.PACKED_4, 0, 4), (c.PACKED_4, 8, 4), (c.PACKED_8, 128, 8), (c.PACKED_16, 0, 16), (c.PACKED_HALF, 0, 16),
+    (c.PACKED_BFLOAT, 0, 16),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("packing", "flip", "bits"), PACKINGS)
+@pytest.mark.parametrize("turned", [0, 1])
+def test_packed_numbers(packing: int, flip: int, bits: int, turned: int) -> None:
+    case = Case()
+    m, n, k, block = 5, 7, 12, 4
+    rows, cols = (n, k) if turned else (k, n)
+    pitch = 8 if cols == 7 else 12
+    if packing in (c.PACKED_HALF, c.PACKED_BFLOAT):
+        wide = case.rng.standard_normal((rows, pitch)).astype(np.float32)
+        raw = wide.astype(np.float16) if packing == c.PACKED_HALF else (wide.view(np.uint32) >> 16).astype(np.uint16)
+        raw = raw.view(np.uint8)
+    else:
+        scales = case.rng.standard_normal((rows, -(-cols // block))).astype(np.float32)
+        raw, zeros = (_packed(case.rng.integers(0, 1 << bits, n), bits) for n in ((rows, pitch), scales.shape))
+    is_integer = packing <= c.PACKED_32
+    layout: dict[str, Any] = dict(
+        scale=case.feed(scales) if is_integer else None, zero=case.feed(zeros) if is_integer else None,
+        pitch=pitch, packing=packing, flip=flip, center=0, block_rows=1, block_cols=block,
+        scale_row=-(-cols // block), scale_col=1,
+        zero_row=-(-cols // block), zero_col=1,
+    )  # fmt: skip
+    x, a = case.feed(raw), case.normal(m, k)
+    whole, picked, out = case.result((rows, cols)), case.result((3, cols)), case.result((m, n))
+    indices = case.feed(np.array([rows - 1, 0, -2]))
+    case.builder.emit(calls.Dequantize(x=x, y=whole, rows=rows, cols=cols, **layout))
+    sizes = {"rows": rows, "cols": cols}
+    case.builder.emit(calls.GatherDequantized(x=x, indices=indices, y=picked, n=3, index_size=8, **sizes, **layout))
+    case.builder.emit(
+        calls.GemmQuantized(
+            a=a, w=x, c=out, m=m, n=n, k=k, turned=turned, a_row=k, a_col=1, c_row=n, bias_row=0, bias_col=0, alpha=0.5,
+            beta=0.0, accumulate=0, activation=0, clears=0, **layout,
+        )
+    )  # fmt: skip
+    labels = case.integers(0, n, m)
+    loss, slope = case.result((m,)), case.result((m, k))
+    case.builder.emit(
+        calls.HeadLossQuantized(
+            x=a, w=x, labels=labels, loss=loss, slope=slope, n=m, c=n, d=k, turned=1 - turned, alpha=0.1,
+            label_size=8, has_ignore=0, ignore_index=0, reduction=c.LOSS_EACH, parts=1, gradient=1, **layout,
+        )
+    )  # fmt: skip
+    case.compare(1e-5)
+
+
+def _packed(numbers: np.ndarray, bits: int) -> np.ndarray:
+    flat = numbers.reshape(-1)
+    if bits == 4:
+        flat = np.append(flat, np.zeros(len(flat) % 2, flat.dtype))
+        return (flat[::2] | flat[1::2] << 4).astype(np.uint8)
+    return flat.astype({8: np.uint8, 16: np.uint16}[bits]).view(np.uint8)

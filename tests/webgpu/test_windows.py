@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from tests.webgpu.host import SEGMENTS, GpuHost, no_segments, open_device
+from tests.webgpu.host import SEGMENTS, GpuHost
 from tests.webgpu.train import Batches, open_model, types_of
 
 from trainweb.backend.plan import Plan
@@ -53,19 +53,13 @@ def trained(core: SessionCore, batches: Batches, steps: int, clips: bool) -> tup
         host.release()
 
 
-@pytest.mark.parametrize(
-    ("name", "most"), [("D", 160 << 10), ("E", 1 << 15), ("Q", 1 << 13), ("R", 1 << 13), ("S", 270 << 10)]
-)
+@pytest.mark.parametrize(("name", "most"), [("D", 160 << 10), ("E", 1 << 15), ("R", 1 << 13), ("S", 270 << 10)])
 def test_training_in_windows_gives_the_same_bytes(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_device()
-    core, batches = open_model(name, 2, is_small=True)
-    try:
+    with open_model(name, 2, is_small=True) as (core, batches):
         clips = most > 1 << 17  # a part of clipping has 64 KiB
         plain, expected = trained(core, batches, 3, clips)
         limit(monkeypatch, most)
         cut, actual = trained(core, batches, 3, clips)
-    finally:
-        core.release()
     assert actual == expected
     assert all(plan.body is not None and [*plan.body.windows] == [()] for plan in plain)
     groups = [
@@ -83,21 +77,18 @@ def test_training_in_windows_gives_the_same_bytes(name: str, most: int, monkeypa
 
 @pytest.mark.parametrize("value", [0.02, np.inf])
 def test_clipping_in_parts_is_that_of_numpy(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_device()
     limit(monkeypatch, 128 << 10)
-    core, _ = open_model("S", 1, is_small=True)
-    sizes = no_segments()
-    sizes[GRADIENTS], sizes[STATE] = core.host.sizes[GRADIENTS], core.host.sizes[STATE]
+    with open_model("S", 1, is_small=True) as (core, _):
+        sizes, plan = list(core.host.sizes), core.models.compile_clip(target="webgpu")
     host = GpuHost(sizes)
     try:
         g = np.random.default_rng(3).normal(0, 0.02, sizes[GRADIENTS] // 4).astype(np.float32)
         host.write(GRADIENTS, 0, g.tobytes())
-        clip = host.load(core.models.compile_clip(target="webgpu"))
+        clip = host.load(plan)
         host.run(clip, {"limits": Tensor("limits", "float32", (2,), np.array([value, 0.5], np.float32).tobytes())})
         actual = np.frombuffer(host.read(GRADIENTS, 0, sizes[GRADIENTS]), np.float32)
     finally:
         host.release()
-        core.release()
     expected = np.clip(g.astype(np.float64), -np.float32(value), np.float32(value))
     expected *= min(1, 0.5 / (np.sqrt((expected**2).sum()) + 1e-6))
     np.testing.assert_allclose(actual, expected, rtol=2e-6)
@@ -106,10 +97,9 @@ def test_clipping_in_parts_is_that_of_numpy(value: float, monkeypatch: pytest.Mo
 
 def test_a_tensor_of_more_bytes_than_a_device_binds_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, 1 << 12)
-    core, batches = open_model("E", 1, is_small=True)
-    body = core.models.compile_step(TRAIN, types_of(batches[0]), True, target="webgpu").body
-    sizes = {slot.name: slot.nbytes for slot in core.layout.slots.values()}
-    core.release()
+    with open_model("E", 1, is_small=True) as (core, batches):
+        body = core.models.compile_step(TRAIN, types_of(batches[0]), True, target="webgpu").body
+        sizes = {slot.name: slot.nbytes for slot in core.layout.slots.values()}
     assert body is not None
     named = {name: nbytes for group in body.windows for _, s, _, nbytes, name in group if s == PARAMETERS}
     assert {name for name, nbytes in sizes.items() if nbytes > 1 << 12} <= {*named}

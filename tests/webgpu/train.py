@@ -1,12 +1,15 @@
 """Training of a benchmark's model on the GPU and on the kernels, step by step."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import onnx
 from tests.webgpu.host import SEGMENTS, GpuHost
-from tests.webgpu.networks import RATE, RATES, SMALL, SPECIAL, networks
+from tests.webgpu.networks import RATE, SMALL, SPECIAL, networks
 
 from trainweb import lora, quantize
-from trainweb.artifacts import LossType, build_artifacts
+from trainweb.artifacts import Artifacts, LossType, build_artifacts
 from trainweb.ir.layout import STATE
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor
@@ -19,27 +22,35 @@ from trainweb.training.step_kind import TRAIN
 Batches = list[dict[str, Tensor]]
 
 
-def open_model(name: str, batches: int, *, is_small: bool = False) -> tuple[SessionCore, Batches]:
+def core_of(made: Artifacts) -> SessionCore:
+    """A session of artifacts."""
+    graphs = (read_model(model) for model in (made.training_model, made.eval_model, made.optimizer_model))
+    return SessionCore(CheckpointState.load_checkpoint(made.checkpoint), *graphs)
+
+
+@contextmanager
+def open_model(name: str, batches: int, *, is_small: bool = False) -> Iterator[tuple[SessionCore, Batches]]:
     """A session of a benchmark's model with AdamW, and its batches."""
     net = ((SMALL | SPECIAL) if is_small else networks.MODELS)[name]()
     model = onnx.shape_inference.infer_shapes(net.model())
     trained = [p.name for p in net.parameters if p.trainable]
     frozen = [p.name for p in net.parameters if not p.trainable]
     optimizer = AdamW(eps=1e-8, weight_decay=0.0)
-    made = build_artifacts(model.SerializeToString(), trained, frozen, LossType.CrossEntropyLoss, optimizer)
-    graphs = [read_model(m) for m in (made.training_model, made.optimizer_model)]
-    core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), graphs[0], None, graphs[1])
-    core.set_learning_rate(RATES.get(name, RATE) if is_small else RATE)
-    return core, batches_of(core, net, batches)
+    core = core_of(build_artifacts(model, trained, frozen, LossType.CrossEntropyLoss, optimizer))
+    core.set_learning_rate(RATE)
+    yield core, batches_of(core, net, batches)
+    core.release()
 
 
-def open_adapters(net: networks.Network, bits: int = 32) -> SessionCore:
-    """A session that trains adapters of a language model, whose weights may have few bits."""
+@contextmanager
+def open_adapters(net: networks.Network, bits: int = 32, batches: int = 1) -> Iterator[tuple[SessionCore, Batches]]:
+    """A session that trains adapters of a language model, whose weights may have few bits, and its batches."""
     model = onnx.shape_inference.infer_shapes(net.model()).SerializeToString()
     model = model if bits == 32 else quantize(model, bits)
-    made = lora.inject(model, rank=8).build_artifacts(loss=LossType.CrossEntropyLoss, optimizer=AdamW())
-    graphs = [read_model(m) for m in (made.training_model, made.optimizer_model)]
-    return SessionCore(CheckpointState.load_checkpoint(made.checkpoint), graphs[0], None, graphs[1])
+    core = core_of(lora.inject(model, rank=8).build_artifacts(loss=LossType.CrossEntropyLoss, optimizer=AdamW()))
+    core.set_learning_rate(RATE)
+    yield core, batches_of(core, net, batches)
+    core.release()
 
 
 def batches_of(core: SessionCore, net: networks.Network, count: int) -> Batches:

@@ -3,9 +3,7 @@
  * been looked at before the next one. Behind a batch that must not count nothing runs, and the state goes back to that batch.
  */
 
-import {
-  FIT_NEXT, FIT_OPTIMIZER_STEPS, FIT_WAITING, NEXT_UPDATE, STATE, STATE_LEARNING_RATE, STATE_SHARE,
-} from "../engine/layout.js";
+import { FIT_NEXT, FIT_WAITING, NEXT_UPDATE, STATE, STATE_LEARNING_RATE, STATE_SHARE } from "../engine/layout.js";
 import type { Feed } from "../wire/protocol.js";
 import type { RanBatches, StagedBatches } from "../worker/host.js";
 import type { Guard, Page } from "./guard.js";
@@ -75,14 +73,13 @@ async function submitAll(guard: Guard, batches: Batches, n: number, feedsOf: Fee
   const { kernels } = runner;
   const { train, adding, update, clip, rates } = batches;
   let waiting = kernels.fit.getUint32(4 * FIT_WAITING, true);
-  const first = kernels.fit.getUint32(4 * FIT_OPTIMIZER_STEPS, true);
-  let steps = first;
+  let steps = 0;
   const flight: Promise<unknown>[] = [];
   for (let k = 0; k < n; k++) {
     const before = kernels.view(STATE).slice();
     const [isFirst, isDue] = [waiting === 0, waiting + 1 >= rules.accumulate];
     if (rates !== null && isFirst) {
-      kernels.state.setFloat32(4 * STATE_LEARNING_RATE, rates[steps - first] as number, true);
+      kernels.state.setFloat32(4 * STATE_LEARNING_RATE, rates[steps] as number, true);
     }
     if (rules.weighs && !isFirst) {
       kernels.state.setFloat32(4 * STATE_SHARE, 1, true);

@@ -12,7 +12,7 @@ export function useTools(tools: WorkerTools): void {
 
 /** Flags of WebGPU. Node has no globals of these. */
 export const USAGE = { MAP_READ: 0x1, COPY_SRC: 0x4, COPY_DST: 0x8, UNIFORM: 0x40, STORAGE: 0x80 } as const;
-export const [MAP_READ, COMPUTE] = [0x1, 0x4];
+export const COMPUTE = 0x4;
 
 /** Limits of buffers and of windows. A device gets what its adapter has, since plans of later sessions may need it. */
 export const [BUFFER, BINDING] = ["maxBufferSize", "maxStorageBufferBindingSize"] as const;

@@ -26,7 +26,6 @@ const ON_WASM: readonly string[] = ["scheduler", "generate"];
 /** Values of `onNaN` that undo batches. */
 const UNDOES: readonly number[] = [ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_RESTORE];
 const EVERYTHING: Held = { reads: LASTING, writes: LASTING };
-const NOTHING: Held = { reads: [], writes: [] };
 /** Target time of a call that runs batches. */
 const SLICE_MS = 100;
 /** Errors of plans that a device cannot run, though another may. */
@@ -166,7 +165,7 @@ class GpuHost implements Partial<StepHost> {
     if (!(loaded instanceof GpuPlan)) {
       const { base } = loaded.plan.kind;
       // The scheduler's changes the state only.
-      const held = LOOKS.includes(base) ? { reads: [PARAMETERS], writes: [] } : base === "scheduler" ? NOTHING : EVERYTHING;
+      const held = LOOKS.includes(base) ? { reads: [PARAMETERS], writes: [] } : base === "scheduler" ? { reads: [], writes: [] } : EVERYTHING;
       return withValue(this.claim(held, "host"), () => this.#kernels.run(loaded, stop));
     }
     this.#check();

@@ -206,9 +206,7 @@ export class Guard {
         commands.between().copyBufferToBuffer(...source, this.#page, 4 * word, 4);
       }
     }
-    if (this.rules.looks) {
-      this.#looks.forEach((program) => this.runner.encode(program));
-    }
+    this.#looks.forEach((program) => this.runner.encode(program));
     this.runner.encode(this.#judge as Program);
     commands.between().copyBufferToBuffer(this.#page, 0, segments.status, 0, STATUS_BYTES);
   }

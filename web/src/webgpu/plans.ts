@@ -96,10 +96,9 @@ export class Pipelines {
     this.#gpu = gpu;
     const { device } = gpu;
     const entry = (binding: number, buffer: GPUBufferBindingLayout): GPUBindGroupLayoutEntry => ({ binding, visibility: COMPUTE, buffer });
-    const storage = (binding: number): GPUBindGroupLayoutEntry => entry(binding, { type: "storage" });
     const numbers = entry(NUMBERS, { type: "uniform", hasDynamicOffset: true, minBindingSize: BLOCK_BYTES });
     const status = entry(STATUS, { type: "uniform", minBindingSize: STATUS_BYTES });
-    this.#groups = device.createBindGroupLayout({ entries: [...BOUND.map(storage), numbers, status] });
+    this.#groups = device.createBindGroupLayout({ entries: [...BOUND.map((binding) => entry(binding, { type: "storage" })), numbers, status] });
     this.#layout = device.createPipelineLayout({ bindGroupLayouts: [this.#groups] });
   }
 

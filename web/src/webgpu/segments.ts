@@ -5,7 +5,7 @@ import type { MaybePromise } from "../wire/protocol.js";
 import type { Held } from "../wire/session-calls.js";
 import type { StepHost } from "../worker/host.js";
 import { PIECE, type Commands } from "./commands.js";
-import { BUFFER, checkSize, MAP_READ, sentence, sessionError, USAGE, type GpuDevice } from "./device.js";
+import { BUFFER, checkSize, sentence, sessionError, USAGE, type GpuDevice } from "./device.js";
 import { BOUND, LASTING, STATUS_BYTES } from "./plans.js";
 
 /** Size of the buffer of an empty segment. */
@@ -128,7 +128,7 @@ export class Segments {
       this.#commands.between().copyBufferToBuffer(buffer, offset, target, starts[k] as number, words[k] as number);
     });
     this.#commands.submit();
-    await this.#gpu.settled(target.mapAsync(MAP_READ, 0, total));
+    await this.#gpu.settled(target.mapAsync(USAGE.MAP_READ, 0, total));
     const bytes = new Uint8Array(target.getMappedRange(0, total)).slice();
     target.unmap();
     return parts.map(([, , nbytes], k) => bytes.slice(starts[k], (starts[k] as number) + nbytes));

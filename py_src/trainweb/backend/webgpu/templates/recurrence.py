@@ -160,18 +160,16 @@ def _gate_gradients(k: Kernel, call: calls.RecurrenceGradient) -> list[str]:
         lines += ["let y = tanh_(gate2 * old + gate0 * gate3);", "cell += slope * gate1 * (1.0f - y * y);"]
         values = ["cell * gate3 * (gate0 * (1.0f - gate0))", "slope * y * (gate1 * (1.0f - gate1))"]
         values += ["cell * old * (gate2 * (1.0f - gate2))", "cell * gate0 * (1.0f - gate3 * gate3)"]
-        products = values
     elif call.cell in (CELL_GRU, CELL_GRU_LINEAR):
         lines += [f"let old = {k.operand('before')[HIDDEN]};"]
         lines += ["let candidate = slope * (1.0f - gate0) * (1.0f - gate2 * gate2);", "direct = slope * gate0;"]
         values = ["slope * (old - gate2) * (gate0 * (1.0f - gate0))", "0.0f", "candidate"]
-        products = values
         if call.cell == CELL_GRU_LINEAR:
             values[1] = "candidate * gate3 * (gate1 * (1.0f - gate1))"
-            products = [*values[:2], "candidate * gate1"]
     else:
         slope = "select(0.0f, slope, gate0 > 0.0f)" if call.cell == CELL_RNN_RELU else "slope * (1.0f - gate0 * gate0)"
-        products = values = [slope]
+        values = [slope]
+    products = values if call.cell != CELL_GRU_LINEAR else [*values[:2], "candidate * gate1"]
     for gate, (value, product) in enumerate(zip(values, products, strict=True)):
         over = {"dx": f"select({value}, 0.0f, is_over)", "dproduct": f"select({product}, 0.0f, is_over)"}
         lines += k.wanted(_of("gates", gate), **over)

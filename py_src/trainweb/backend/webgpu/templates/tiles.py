@@ -11,7 +11,6 @@ from trainweb.backend.webgpu.templates.tools import fold_over_lanes
 ROWS = 4
 MOST_KEPT = 320
 """Elements of a row at most that the workgroup keeps: two such groups of rows take 10 KiB of 16."""
-
 MOST_SLOTS = 32
 """Columns of a lane at most where lanes are few."""
 

@@ -35,9 +35,9 @@ HEAD = {
 ALL_BUT_HEAD = "all but head"
 """A value of `frozen_params`."""
 ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Relu", "Clip", "Tanh", "Exp", "Log")
-MOVES = ("Identity", "Cast", "Dropout", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Resize")
+SHAPING = ("Identity", "Cast", "Dropout", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Resize")
 POOLS = ("GlobalAveragePool", "GlobalMaxPool", "AveragePool", "MaxPool", "ReduceMean", "ReduceMax", "ArgMax")
-FOLLOWERS = frozenset((*ACTIVATIONS, *MOVES, *POOLS))
+FOLLOWERS = frozenset((*ACTIVATIONS, *SHAPING, *POOLS))
 """Operators that take any number of classes."""
 SCALARS = ("Add", "Sub", "Mul", "Div")
 """Operators that do so if their other operand is one number."""

@@ -560,6 +560,14 @@ def test_a_model_without_a_causal_mask_is_refused() -> None:
         ([("ReduceMean", ["x"], {"keepdims": 1}, "y"), ("Add", ["x", "y"], {}, "z")], "it mixes tokens"),
         ([("Softmax", ["x"], {"axis": 1}, "z")], "it mixes tokens"),
         ([("Transpose", ["x"], {"perm": [0, 2, 1]}, "y"), ("MatMul", ["y", "x"], {}, "z")], "it mixes tokens"),
+        (
+            [
+                ("Equal", ["x", "x"], {}, "y"),
+                ("Cast", ["y"], {"to": 7}, "one"),
+                ("GatherElements", ["x", "one"], {"axis": 1}, "z"),
+            ],
+            "it mixes tokens",
+        ),
         ([("CumSum", ["x", "axis"], {}, "z")], "its effect on a sequence is not known"),
     ],
 )

@@ -200,12 +200,23 @@ def mixed(model: Model, x: str, how: str) -> str:
             model.op("Slice", x, *(model.constant(np.array([n])) for n in ends)) for ends in ((1, 3, 0), (0, 1, 0))
         ]
         return model.op("Add", x, model.op("Concat", *parts, axis=0))
+    if how == "picked tokens":
+        places = np.broadcast_to(np.arange(length)[::-1, None], (len(model.lengths), length, WIDTH))
+        return model.op("Add", x, model.op("GatherElements", x, model.constant(places.copy()), axis=1))
+    if how == "shifted":
+        pads = model.constant(np.array([0, -1, 0, 0, 1, 0]))
+        return model.op("Add", x, model.op("Pad", x, pads, model.constant(np.float32(0))))
+    if how == "normalized":
+        return model.op("LayerNormalization", x, model.constant(np.ones((length, WIDTH), np.float32)), axis=1)
+    if how == "weighed":
+        return model.op("Mul", x, model.op("Softmax", x, axis=1))
     if how == "scores without a softmax":
         return model.op("Add", x, model.op("MatMul", model.weights("mixer", length, length), x))
     raise ValueError(how)
 
 
 MIXED = ["mean of a text", "cumulative sum", "reversed", "next token", "next text", "scores without a softmax"]
+MIXED += ["picked tokens", "shifted", "normalized", "weighed"]
 
 
 @pytest.mark.parametrize("how", MIXED)

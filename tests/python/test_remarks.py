@@ -105,8 +105,10 @@ def test_batch_norms_that_train_anyway_are_no_news() -> None:
 def activated(operator: str, *moves: str) -> bytes:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["scores"], name="head")]
     names = ["scores", *(f"h{k}" for k in range(len(moves))), "y"]
-    nodes += [helper.make_node(op, [a], [b]) for op, a, b in zip((operator, *moves), names, names[1:], strict=False)]
-    return model(nodes, X, [("y", TensorProto.FLOAT, ["n", 3])], {"w": drawn(4, 3)}, "tf2onnx")
+    parts = {"first": np.array([0]), "last": np.array([3])} if "Slice" in moves else {}
+    for op, a, b in zip((operator, *moves), names, names[1:], strict=False):
+        nodes.append(helper.make_node(op, [a, *(parts if op == "Slice" else ())], [b]))
+    return model(nodes, X, [("y", TensorProto.FLOAT, ["n", 3])], {"w": drawn(4, 3), **parts}, "tf2onnx")
 
 
 @pytest.mark.parametrize(
@@ -115,6 +117,7 @@ def activated(operator: str, *moves: str) -> bytes:
         ("CrossEntropyLoss", "Softmax", (), True),
         (LossType.CrossEntropyLoss, "Softmax", ("Identity", "Identity"), True),
         ({"type": "FocalLoss"}, "Softmax", (), True),
+        ("CrossEntropyLoss", "Softmax", ("Slice", "Identity"), True),
         ("BCEWithLogitsLoss", "Sigmoid", ("Identity",), True),
         ("CrossEntropyLoss", "LogSoftmax", (), False),
         ("CrossEntropyLoss", "Relu", (), False),

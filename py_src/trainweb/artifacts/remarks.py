@@ -12,6 +12,7 @@ from typing import Any
 from trainweb.artifacts.buffers import folded_norms
 from trainweb.artifacts.parameters import Selection
 from trainweb.model.graph import SMOOTHING, Graph, Node, Tensor
+from trainweb.model.uses import MOVES_OF_ONE
 from trainweb.onnxblock.transforms import retrained_norms
 from trainweb.settings import matching
 from trainweb.spelling import ARGUMENT
@@ -28,7 +29,7 @@ _CAPTURED = re.compile(r".+/.+:\d+")
 """Names of TensorFlow's tensors that are made within a layer; inputs of the model have no path."""
 _NOT_LOG_PROBABILITIES = {"Gemm", "MatMul", "Conv", "Softmax"}
 """Operators whose results are scores or probabilities, where KLDivLoss takes log-probabilities."""
-_MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast", "Normalizer"}
+_KEEPS = MOVES_OF_ONE | {"Flatten", "Normalizer"}
 """Operators that leave numbers as they are; Normalizer does it to probabilities."""
 
 
@@ -121,7 +122,7 @@ def remark_on_loss(graph: Graph, loss: Any, names: Iterable[str], *, is_by_outpu
     remarks = []
     for output in names if operator or name == "KLDivLoss" else ():
         node = producers.get(output)
-        while node is not None and (node.op_type in _MOVES or (not operator and _adds_bias(graph, node))):
+        while node is not None and (node.op_type in _KEEPS or (not operator and _adds_bias(graph, node))):
             node = producers.get(node.inputs[0])
         if node is not None and node.op_type == operator:
             scores = repr(node.inputs[0])

@@ -93,7 +93,7 @@ def add_where_indices_meet(nodes: Iterable[Node], initializers: Mapping[str, Ten
 
 
 _SCATTERS = ("ScatterElements", "ScatterND")
-_MOVES = ("Cast", "CastLike", "Identity", "Expand", "Reshape", "Unsqueeze", "Tile", "ConstantOfShape")
+_FILLS = ("Cast", "CastLike", "Identity", "Expand", "Reshape", "Unsqueeze", "Tile", "ConstantOfShape")
 
 
 def _is_zeros(name: str, producers: Mapping[str, Node], initializers: Mapping[str, Tensor]) -> bool:
@@ -107,7 +107,7 @@ def _is_zeros(name: str, producers: Mapping[str, Node], initializers: Mapping[st
 
 
 def _is_constant(name: str, producers: Mapping[str, Node], initializers: Mapping[str, Tensor]) -> bool:
-    while name in producers and producers[name].op_type in _MOVES:
+    while name in producers and producers[name].op_type in _FILLS:
         if producers[name].op_type == "ConstantOfShape":
             return True
         name = producers[name].inputs[0]

@@ -58,7 +58,8 @@ _ROLES_OF_MICROSOFT = {
 """Operators whose inputs have another order than those of the same name in ai.onnx; the others are alike."""
 CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
 PRODUCTS = {"MatMul", "Gemm", "FusedGemm", "Einsum", "FusedMatMul"} | CONVOLUTIONS
-MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Split", "Concat", "Expand"}
+MOVES_OF_ONE = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Expand"}
+MOVES = MOVES_OF_ONE | {"Split", "Concat"}
 """A moved tensor keeps its meaning."""
 UNPACK = "DequantizeLinear"
 """The operator that makes floats of a quantized weight."""

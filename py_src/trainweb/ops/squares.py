@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from trainweb.model.graph import Node
+from trainweb.model.uses import MOVES_OF_ONE
 from trainweb.ops.frame.gradients import GradientBuilder
 
-_MOVES = ("Cast", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 _SUMS = ("AveragePool", "ReduceMean", "ReduceSum")
 _NODES = 32
 """Nodes that are looked at; the deviation that torch's exporters write takes eight."""
@@ -27,7 +27,7 @@ def is_of_squares(g: GradientBuilder, name: str) -> bool:
         if _adds_squares(g, node):
             continue
         varying = [x for x in node.inputs if g.wants(x)]
-        if node.op_type not in ("Mul", "Div", *_MOVES) or (node.op_type == "Div" and node.inputs[1] in varying):
+        if node.op_type not in ("Mul", "Div", *MOVES_OF_ONE) or (node.op_type == "Div" and node.inputs[1] in varying):
             return False
         pending += varying
     return False
@@ -40,7 +40,7 @@ def _adds_squares(g: GradientBuilder, node: Node | None) -> bool:
             return False
         if _is_square(g, node):
             return True
-        if node.op_type not in (*_SUMS, *_MOVES):
+        if node.op_type not in (*_SUMS, *MOVES_OF_ONE):
             return False
         node = g.producer(node.inputs[0])
     return False

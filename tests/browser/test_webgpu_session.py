@@ -3,6 +3,7 @@
 from itertools import chain
 
 import numpy as np
+import onnx
 import pytest
 from playwright.sync_api import Browser
 from tests.webgpu.networks import SMALL, SPECIAL, networks

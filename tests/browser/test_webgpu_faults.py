@@ -46,7 +46,7 @@ FAULTS = {
     "shader": (
         'once(GPUDevice, "createShaderModule", (call, { code }) => call({ code: `${code} fn broken(` }));',
         "open",
-        "The GPU refuses a shader of node '",
+        "The GPU refuses a shader of com.microsoft.SGDOptimizerV2 node '",
         "Please report this.",
     ),
     "validation": (
@@ -58,6 +58,12 @@ FAULTS = {
     "lost in load": ('lose(GPUDevice, "createComputePipelineAsync");', "open", LOST.format(0), "from a checkpoint."),
     "lost in a step": ('lose(GPUQueue, "submit");', "trained", LOST.format(2), "from a checkpoint."),
     "lost in a map": ('lose(GPUBuffer, "mapAsync");', "trained", LOST.format(2), "from a checkpoint."),
+    "a read": (
+        """once(GPUBuffer, "mapAsync", async () => { throw new DOMException("planted", "OperationError"); });""",
+        "parameters",
+        "The GPU reports an error: planted.",
+        "continue from a checkpoint.",
+    ),
     "lost in a claim": ('lose(GPUBuffer, "mapAsync");', "parameters", LOST.format(2), "from a checkpoint."),
     "lost in a profile": ('lose(GPUBuffer, "mapAsync");', "profile", LOST.format(2), "from a checkpoint."),
     "lost in steps": ('lose(GPUQueue, "submit");', "steps", LOST.format(2), "from a checkpoint."),
@@ -229,7 +235,8 @@ def test_a_shader_that_compiles_for_a_minute_is_named(gpu: JsPage) -> None:
         await Promise.all([s.release(), t.release()]);
     """)
     warning = next(line for line in lines if "compiler has worked" in line)
-    assert re.search(r"The shader of node '.+' is not ready\.", warning) and warning.endswith(WITHOUT_GPU)
+    assert re.search(r"more\. The shader of [A-Za-z.]+ node '.+' is not ready\.", warning)
+    assert warning.endswith(WITHOUT_GPU)
 
 
 def test_a_release_in_flight_settles_all_calls(gpu: JsPage) -> None:

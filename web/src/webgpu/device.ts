@@ -81,7 +81,7 @@ export class GpuDevice {
     } catch (error) {
       // Calls of a device that is lost may fail before it says so.
       await Promise.race([this.#lost, new Promise((resolve) => setTimeout(resolve, GRACE_MS))]);
-      throw error;
+      throw error instanceof DOMException ? sessionError("DEVICE_ERROR", { message: sentence(error.message) }) : error;
     } finally {
       clearInterval(poke);
       this.check();

@@ -157,7 +157,7 @@ export class Guard {
 
   /** A shader on each window. */
   async #program(text: string, own: OwnBuffers): Promise<Program> {
-    const pipeline = await this.runner.gpu.settled(this.runner.pipelines.get(text, "guard"));
+    const pipeline = await this.runner.gpu.settled(this.runner.pipelines.get(text, "the guard"));
     const words = own.windows.flatMap(([window], k) => [0, Math.min(Math.ceil((window?.[3] ?? 4) / 4 / LANES), MOST_GROUPS), 1, 1, 0, k]);
     return { dispatches: { words: Uint32Array.from(words), cuts: new Set() }, pipelines: own.windows.map(() => pipeline), own };
   }

@@ -83,13 +83,13 @@ async def _():
 
     reply = await pyfetch(str(mo.notebook_location() / "public" / "first.onnx"))
     with open("first.onnx", "wb") as file:
-        model = file.write(await reply.bytes())
-    return (model,)
+        written = file.write(await reply.bytes())
+    return (written,)
 
 
 @app.cell
-def _(model):
-    assert model
+def _(written):
+    assert written
 {cell}
     return (history,)
 

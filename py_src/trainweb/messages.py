@@ -5,10 +5,10 @@ A text is a template of `str.format`; `{x!r}` is a value as Python shows it, als
 
 from __future__ import annotations
 
+from trainweb import device_messages
 from trainweb.errors import (
     BufferSizeError,
     CheckpointError,
-    DeviceError,
     EngineError,
     FeedError,
     InvalidValueError,
@@ -308,7 +308,15 @@ PADDED_VALIDATION = Message(
     FeedError,
     "The last batch of the validation data is padded with rows that would count twice: batch it with 'keep' or 'drop'.",
 )
-BEYOND_BUCKETS = Message(FeedError, "A row has length {length}, and the last bucket holds {most}.")
+BEYOND_BUCKETS = Message(
+    FeedError, "Row {position} of the data has length {length}, and the last bucket holds {most}: give a larger bound."
+)
+PADDED_CLASSES = Message(
+    FeedError,
+    "'bucket' pads {name!r} with 0, which counts as a class. Give another number for it in 'padded', such as -100, and "
+    "the loss '{argument.ignore_index}' -100; or 0, to keep it.",
+)
+"""A warning, of both languages."""
 NOT_PADDED = Message(
     FeedError,
     "{name!r} of a row of length {length} is {actual}: the first axis of a padded input must have the row's length.",
@@ -759,35 +767,6 @@ LOSS_INPUTS = Message(
     "{loss} takes {n} of the model's outputs, but these are given: {names}. "
     "Give each output its loss, as {{ {first!r}: 'MSELoss', ... }}, or choose with 'lossInputNames'.",
 )
-
-
-def _device(text: str) -> Message:
-    """Return a message about a GPU. It names what works without one."""
-    return Message(DeviceError, f'{text} device: "wasm" trains everywhere.')
-
-
-NO_WEBGPU = _device(
-    "There is no WebGPU here. Chrome and Edge have it from 113, Safari from 26, Firefox from 141. For Node, the npm "
-    "package webgpu has it: set env.webgpu.gpu."
-)
-INSECURE_WEBGPU = _device("Pages have WebGPU only with a secure origin: https:// or localhost.")
-NO_GPU_ADAPTER = _device("This browser offers no WebGPU adapter. Chrome on Linux may need --enable-unsafe-webgpu.")
-NO_DEVICE = _device("The WebGPU adapter gives no device: {message}")
-SOFTWARE_ADAPTER = _device("The WebGPU adapter '{adapter}' computes in software, which is slow.")
-DEVICE_LIMIT = _device("'{what}' takes {needed} bytes at once; {name} of this GPU is {offered}.")
-DEVICE_LOST = _device(
-    "The GPU was lost after step {step} ({reason}): {message} Parameters on it are gone; continue from a checkpoint."
-)
-DEVICE_ERROR = _device("The GPU reports an error: {message} Parameters on it may be wrong; continue from a checkpoint.")
-LOST_IN_FIT = Message(DeviceError, "{error} The last checkpoint is of step {checkpoint}.")
-DEVICE_MEMORY = _device("The GPU has no memory for {nbytes} bytes of '{what}': {message}{help}")
-SHADER_REFUSED = _device("The GPU refuses a shader of {node}: {message} Please report this.")
-SLOW_SHADER = _device("The GPU's compiler has worked for a minute or more. The shader of {node} is not ready.")
-WIDE_FEED = Message(
-    FeedError,
-    "'{name}' has {value} at position {position}; a GPU takes integers of 32 bits. device: \"wasm\" takes all.",
-)
-GPU_PLAN_MALFORMED = Message(ModelError, "The plan for the GPU is malformed: {what}. Compile it again.")
 NOT_ON_GPU = Message(UnsupportedError, '{what} does not work with device: "webgpu" yet. device: "wasm" has it.')
 GPU_OUTSIDE_PAGE = Message(
     UnsupportedError, 'The option device="webgpu" is for pages and Node. Here device="wasm" trains.'
@@ -796,4 +775,4 @@ GPU_OUTSIDE_PAGE = Message(
 
 def table() -> dict[str, Message]:
     """Return all messages by name."""
-    return {name: value for name, value in globals().items() if isinstance(value, Message)}
+    return {name: value for name, value in (globals() | vars(device_messages)).items() if isinstance(value, Message)}

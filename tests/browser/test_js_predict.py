@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper
 from tests.conformance.models import make_model, normal
+from tests.python.test_buckets import LENGTHS, ROWS, SCORES, SUMS
 from tests.python.test_session_tasks import tokens
 
 import trainweb
@@ -55,6 +56,54 @@ def test_predicts_the_output_of_the_model_before_the_loss_reshapes_it(js: JsPage
     assert (name, dims) == ("logits", [2, 3, 7])
     expected = normal(7, 4)[:6].astype(np.float64) @ normal(4, 7, seed=1)
     np.testing.assert_allclose(np.reshape(logits, (6, 7)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_predictions_of_buckets_are_in_the_order_of_the_rows(js: JsPage, plain_site: Site) -> None:
+    """Against sums of numpy, in every form that batches of buckets take; and the labels of texts."""
+    plain_site.add("/sums.onnx", SUMS.SerializeToString())
+    plain_site.add("/tokens.onnx", tokens().SerializeToString())
+    found, counts, warned, wrong = js.run(
+        """
+        const loss = { type: "CrossEntropyLoss", ignoreIndex: -100 };
+        const open = (model) => TrainingSession.createFromModel(model, { loss, optimizer: "SGD" });
+        const rows = given.map((ids, k) => ({ ids: ids.map(BigInt), labels: BigInt(k % 3) }));
+        const inBuckets = (data, options) => data.bucket(({ ids }) => ids.length, [3, 5, 8], 2, options);
+        const bucketed = (source, options) => inBuckets(new Dataset(source), options);
+        const s = await open("/sums.onnx");
+        const cached = bucketed(rows).cache();
+        const forms = [
+          bucketed(rows), bucketed(rows.values()), inBuckets(new Dataset(rows).shuffle()),
+          bucketed(rows).map(({ ids }) => ({ ids })), bucketed(rows).prefetch(2), cached, cached,
+          bucketed(rows).take(3),
+        ];
+        const found = [];
+        for (const form of forms) found.push(Array.from((await s.predict(form)).logits.data));
+        const bad = rows.map((row, k) => (k === 3 ? { ids: [1n, 99n], labels: 0n } : row));
+        const calls = ["predict", "evaluate", "fit"];
+        const wrong = [];
+        for (const call of calls) wrong.push((await failure(() => s[call](bucketed(bad)))).message);
+        await s.release();
+        const tagged = rows.map(({ ids }) => ({ ids: ids.map((one) => one % 7n), labels: ids.map((one) => one % 7n) }));
+        const [counts, warned, before] = [[], [], console.warn];
+        console.warn = (text) => warned.push(text);
+        for (const padded of [undefined, ["ids", "labels"], { ids: 0, labels: 0 }, { ids: 0, labels: -100 }]) {
+          const s = await open("/tokens.onnx");
+          const { confusionMatrix } = await s.evaluate(bucketed(tagged, { padded }), { metrics: ["confusionMatrix"] });
+          counts.push(confusionMatrix.flat().reduce((a, b) => a + b));
+          await s.release();
+        }
+        console.warn = before;
+        return [found, counts, warned, wrong];""",
+        given=[row["ids"].tolist() for row in ROWS],
+    )
+    for number, scores in enumerate(found):
+        expected = SCORES[[0, 1, 2, 3, 4, 6]] if number == len(found) - 1 else SCORES
+        np.testing.assert_allclose(np.reshape(scores, (-1, 3)), expected, rtol=1e-5, atol=1e-6)
+    places = sum(3 if n <= 3 else 5 if n <= 5 else 8 for n in LENGTHS)
+    assert counts == [places, places, places, sum(LENGTHS)]
+    notice = "trainweb: 'bucket' pads 'labels' with 0, which counts as a class. Give another number"
+    assert [text[: len(notice)] for text in warned] == [notice, notice]
+    assert all("'ids' of row 3 of the data" in message for message in wrong)
 
 
 def test_predicts_and_evaluates_as_numpy_and_python(js: JsPage) -> None:

@@ -101,7 +101,33 @@ DATASETS: list[tuple[str, Chain, Any]] = [
     (
         "a row beyond the buckets",
         [RAGGED, ["bucket", [4], 2, ["ids"]]],
-        error("A row has length 8, and the last bucket holds 4"),
+        error("Row 1 of the data has length 8, and the last bucket holds 4: give a larger bound"),
+    ),
+    (
+        "buckets with a number of their own",
+        [RAGGED, ["bucket", [4, 8], 3, {"ids": -100}], ["take", 1]],
+        [
+            {
+                "ids": ids([1, 2, 3, -100], [1, 2, -100, -100], [1, 2, 3, 4]),
+                "label": I8([3, 2, 4]),
+                "side": F4([[1, 2, 3]] * 3),
+            }
+        ],
+    ),
+    (
+        "buckets of floats with a number of their own",
+        [RAGGED, ["bucket", [4, 8], 3, {"ids": 0, "side": 0.5}]],
+        error("'side' of a row of length 8 is float32[3]: the first axis"),
+    ),
+    (
+        "half a number in a bucket",
+        [RAGGED, ["bucket", [9], 3, {"ids": 0.5}]],
+        error("padded['ids'] is 0.5; it must be int64, as the row has", "ModelError"),
+    ),
+    (
+        "no number in a bucket",
+        [RAGGED, ["bucket", [9], 3, {"ids": "0"}]],
+        error("padded['ids'] is '0'; it must be a number", "ModelError"),
     ),
     (
         "buckets of others",

@@ -91,10 +91,10 @@ def test_every_message_is_raised_with_its_fields() -> None:
 
 
 def test_each_message_has_a_name_of_its_own() -> None:
-    tree = ast.parse((ROOT / "py_src" / "trainweb" / "messages.py").read_text())
+    texts = [(ROOT / "py_src" / "trainweb" / name).read_text() for name in ("messages.py", "device_messages.py")]
     names = [
         target.id
-        for s in tree.body
+        for s in ast.parse("\n".join(texts).replace("from __future__ import annotations", "")).body
         if isinstance(s, ast.Assign)
         for target in s.targets
         if isinstance(target, ast.Name)

@@ -21,12 +21,13 @@ from trainweb.arguments import checks_keywords, texts
 from trainweb.data import table
 from trainweb.data.files import read_csv
 from trainweb.data.random import Draw, permutation
-from trainweb.data.rows import Batch, Remainder, batched, bucketed, check_names, drawn, dtype_of, plain_array
+from trainweb.data.rows import Batch, Remainder, batched, bucketed, check_names, drawn, dtype_of, numbered, plain_array
 from trainweb.data.waiting import plainly, prefetched
 from trainweb.errors import FeedError
 from trainweb.settings import SEED, Number, Whole
 
 COUNT = Whole(least=1)
+FILL = Number()
 LENGTH = Whole(least=0)
 MISSING = ("NoneType", "NAType")
 """Types of the objects that stand for a missing number in tables."""
@@ -72,6 +73,8 @@ class Dataset:
         """The arrays, or the known arrays beside images."""
         self._pick: Callable[[np.ndarray, bool], Dataset] | None = None
         """Makes a dataset of some of the images."""
+        self._zeros: list[str] | None = []
+        """The inputs that buckets pad with 0 unless they are told another number; None: all."""
         self._is_drawn = False
         """True if order or values of the rows are drawn."""
         self._iterations = 0
@@ -97,7 +100,7 @@ class Dataset:
     def _stream(self, rows: Callable[[Draw | None], Iterator[Any]], *, is_batched: bool = False) -> Dataset:
         stream = stream_of(rows, is_drawn=self._is_drawn)
         stream.is_batched, stream.is_padded = is_batched, self.is_padded
-        stream.generator = self.generator
+        stream.generator, stream._zeros = self.generator, self._zeros
         stream.preprocessing = self.preprocessing
         return stream
 
@@ -119,7 +122,11 @@ class Dataset:
 
     def map(self, function: Callable[[Any], Any]) -> Dataset:
         """Return the results of a function of each row (or batch)."""
-        return self._stream(lambda draw: map(function, self._rows(draw)), is_batched=self.is_batched)
+
+        def rows(draw: Draw | None) -> Iterator[Any]:
+            return (numbered(row, function(row)) for row in self._rows(draw))
+
+        return self._stream(rows, is_batched=self.is_batched)
 
     def filter(self, predicate: Callable[[Any], bool]) -> Dataset:
         """The rows (or batches) for which a function is true.
@@ -177,7 +184,7 @@ class Dataset:
         length: Callable[[Any], int],
         bounds: Iterable[int],
         size: int,
-        padded: Iterable[str] | None = None,
+        padded: Iterable[str] | Mapping[str, float] | None = None,
     ) -> Dataset:
         """Make batches of rows of similar lengths, so that little is padded and few shapes are compiled.
 
@@ -186,13 +193,12 @@ class Dataset:
         length : function
             The length of a row.
         bounds : iterable of int
-            Ascending lengths, to which rows are padded with zeros along their first axis. Longer rows are an error.
+            Ascending lengths, to which rows are padded along their first axis. Longer rows are an error.
         size : int
             Rows of a batch; the last rows make smaller ones.
-        padded : iterable of str, optional
-            The inputs to pad; by default all whose first axis is as long as the row. Name them if another input may
-            have
-            that size by chance.
+        padded : iterable of str or dict, optional
+            The inputs to pad with zeros, or with a number for each: ``{"ids": 0, "labels": -100}``. By default all
+            whose first axis is as long as the row; name them if another input may have that size by chance.
         """
         if not isinstance(bounds, Iterable):
             raise TypeError(f"'bounds' must be a list of int, got {bounds!r:.80}.")
@@ -203,8 +209,14 @@ class Dataset:
         COUNT.check("size", size)
         if self.is_batched:
             raise messages.BATCHED_TWICE()
-        names = None if padded is None else texts("padded", padded)
-        return self._stream(lambda draw: bucketed(self._rows(draw), length, limits, size, names), is_batched=True)
+        fills = None if padded is None else dict.fromkeys(texts("padded", padded), 0.0)
+        if fills is not None and isinstance(padded, Mapping):
+            for name, fill in padded.items():
+                FILL.check(f"padded[{name!r}]", fill)
+            fills |= padded
+        stream = self._stream(lambda draw: bucketed(self._rows(draw), length, limits, size, fills), is_batched=True)
+        stream._zeros = None if fills is None else [name for name in fills if not isinstance(padded, Mapping)]
+        return stream
 
     def split(self, share: float, seed: int | None = None, *, stratify: str | None = None) -> tuple[Dataset, Dataset]:
         """Split arrays or images. The second dataset has this share of the rows: the last ones, or drawn by `seed`.
@@ -374,7 +386,7 @@ class Dataset:
         if batch_size is None:
             return dataset
         rows = dataset.shuffle(len(dataset), seed or 0).map(cutter(lengths))
-        return rows.bucket(lambda row: len(row["labels"]), lengths, batch_size)
+        return rows.bucket(lambda row: len(row["labels"]), lengths, batch_size, {})
 
     @staticmethod
     def from_preferences(

@@ -13,7 +13,7 @@ from trainweb import messages
 from trainweb.arguments import warn
 from trainweb.data.dataset import Dataset, columns_of_table
 from trainweb.data.random import Draw
-from trainweb.data.rows import Batch, Remainder, batched, numpy_dtype, plain_array, refuse_texts
+from trainweb.data.rows import Batch, Remainder, batched, numbered, numpy_dtype, plain_array, refuse_texts
 from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
 from trainweb.spelling import by_inputs, input_name
@@ -123,9 +123,10 @@ class ModelInputs:
                 raise messages.BATCH_OF_BATCHES(name="batch_size")
             if not has_batches:
                 self._check_rows_first()
-            rows = (self._read(self.named(item, f"Item {k} of the data")) for k, item in enumerate(items))
+            named = ((item, self.named(item, f"Item {k} of the data")) for k, item in enumerate(items))
+            rows = (numbered(item, self._read(values)) for item, values in named)
             batches_of_data = rows if has_batches else batched(rows, rows_of_batch, remainder)
-            for batch in (self.batch(one, k) for k, one in enumerate(batches_of_data)):
+            for batch in (numbered(one, self.batch(one, k)) for k, one in enumerate(batches_of_data)):
                 count = min((len(value) for value in batch.values() if value.ndim), default=0)
                 if drops and self.rows is not None and count < self.rows:
                     self.warn(messages.DROPPED_ROWS(count=count, rows=self.rows))
@@ -142,6 +143,10 @@ class ModelInputs:
             if name not in (data.columns or {}) and name not in self._unread:
                 columns, inputs = ", ".join(data.columns or {}), ", ".join(self.values)
                 raise messages.NO_INPUT(source=source, name=name, names=columns, inputs=inputs)
+        *_, (name, labels) = self.values.items()
+        is_sequence = labels.dtype == "int64" and not all(isinstance(dim, int) for dim in (labels.shape or ())[1:2])
+        if is_sequence and name not in self._unread and (data._zeros is None or name in data._zeros):
+            self.warn(messages.PADDED_CLASSES(name=name))
 
     def _check_rows_first(self) -> None:
         """Raise FeedError for an input that counts time by its first axis, and the rows of the labels by another."""

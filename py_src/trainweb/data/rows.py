@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,26 @@ Row = Mapping[str, Any]
 Batch = dict[str, np.ndarray]
 Remainder = Literal["keep", "drop", "pad"]
 """Use of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start."""
+
+
+class Bucketed(dict[str, Any]):
+    """A batch of a bucket, and the numbers of its rows in the data."""
+
+    def __init__(self, batch: Mapping[str, Any], numbers: Sequence[int]) -> None:
+        super().__init__(batch)
+        self.numbers = numbers
+
+
+def numbered(source: Any, made: Any) -> Any:
+    """What was made of a batch; its rows keep their numbers."""
+    has_numbers = isinstance(source, Bucketed) and isinstance(made, Mapping)
+    return Bucketed(made, source.numbers) if has_numbers else made
+
+
+def numbers_of(batch: Any, rows: range) -> Sequence[int]:
+    """The numbers of the rows of a batch: those of a bucket, else `rows`."""
+    numbers = batch.numbers if isinstance(batch, Bucketed) else rows
+    return numbers if len(numbers) == len(rows) else rows
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
@@ -157,31 +177,48 @@ def drawn(rows: Iterator[Any], buffer: int, seed: int, stream: int) -> Iterator[
 
 
 def bucketed(
-    rows: Iterator[Row], length: Callable[[Any], int], limits: list[int], size: int, names: list[str] | None
-) -> Iterator[Batch]:
-    """Batches by the least of the limits that holds their rows."""
+    rows: Iterator[Row],
+    length: Callable[[Any], int],
+    limits: list[int],
+    size: int,
+    fills: Mapping[str, float] | None,
+) -> Iterator[Bucketed]:
+    """Batches by the least of the limits that holds their rows, padded with the numbers of `fills`."""
     buckets: dict[int, list[tuple[int, Row]]] = {limit: [] for limit in limits}
     for number, row in enumerate(rows):
         n = length(row)
         limit = next((bound for bound in limits if n <= bound), None)
         if limit is None:
-            raise messages.BEYOND_BUCKETS(length=n, most=limits[-1] if limits else 0)
+            raise messages.BEYOND_BUCKETS(position=number, length=n, most=limits[-1] if limits else 0)
         values = {name: plain_array(value) for name, value in row.items()}
-        for name in values if names is None else names:
+        for name in values if fills is None else fills:
             if name in values and values[name].shape[:1] == (n,):
-                values[name] = padded(values[name], limit)
-            elif names is not None:
+                values[name] = padded(name, values[name], limit, 0 if fills is None else fills[name])
+            elif fills is not None:
                 actual = type_of(values[name]) if name in values else "missing"
                 raise messages.NOT_PADDED(name=name, length=n, actual=actual)
         buckets[limit].append((number, values))
         if len(buckets[limit]) == size:
-            yield _stacked(buckets[limit])
+            yield _bucketed(buckets[limit])
             buckets[limit] = []
     for pending in buckets.values():
         if pending:
-            yield _stacked(pending)
+            yield _bucketed(pending)
 
 
-def padded(array: np.ndarray, length: int) -> np.ndarray:
-    """An array that is so long along its first axis, with zeros behind."""
-    return np.concatenate([array, np.zeros((length - len(array), *array.shape[1:]), array.dtype)])
+def _bucketed(rows: list[tuple[int, Row]]) -> Bucketed:
+    return Bucketed(_stacked(rows), [number for number, _ in rows])
+
+
+def padded(name: str, array: np.ndarray, length: int, fill: float) -> np.ndarray:
+    """An array that is so long along its first axis, with a number behind.
+
+    Raise ModelError for a number that the array's integers cannot hold.
+    """
+    behind = np.zeros((length - len(array), *array.shape[1:]), array.dtype)
+    if fill:
+        with np.errstate(invalid="ignore"):
+            behind[...] = np.float64(fill)
+    if fill and array.dtype.kind in "iub" and (behind != fill).any():
+        raise messages.BAD_SETTING(name=f"padded[{name!r}]", value=fill, expected=f"{dtype_of(array)}, as the row has")
+    return np.concatenate([array, behind])

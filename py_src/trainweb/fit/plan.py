@@ -18,7 +18,7 @@ from trainweb.arguments import check_settings, flag, warn
 from trainweb.data.dataset import Dataset, epoch_batches, labels_of
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import Draw, permutation
-from trainweb.data.rows import Batch
+from trainweb.data.rows import Batch, numbers_of
 from trainweb.data.waiting import NumberedBatch
 from trainweb.fit.evaluation import Evaluation
 from trainweb.fit.options import FIT, OTHERS, EarlyStopping, checked_accumulate, checked_options, make_early_stopping
@@ -97,7 +97,7 @@ class Batches:
                 rows = range(done, done + rows_of(batch, count))
                 count, done, total = count + 1, rows.stop, total + 1
                 if total > left:
-                    yield batch, rows
+                    yield batch, numbers_of(batch, rows)
             if not count:
                 ended = number if self.per_epoch is None else total // self.per_epoch
                 raise messages.ENDED_DATASET(source=source, epoch=ended + 1)

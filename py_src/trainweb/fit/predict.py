@@ -10,6 +10,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import texts
 from trainweb.data.for_model import ModelInputs
+from trainweb.data.rows import numbers_of
 from trainweb.data.table import in_units
 from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined
@@ -45,15 +46,17 @@ def predict(
     unread = models.inputs["eval"].keys() - models.inputs_of(kind).keys()
     inputs, dataset = _checked(core, data, options, unread, ema=ema)
     parts: list[dict[str, np.ndarray]] = []
+    numbers: list[int] = []
     done = size = 0
     for number, batch in enumerate(_batches(inputs, dataset, options)):
         count = rows_of(batch, number)
         size = size or inputs.rows or count
+        numbers += numbers_of(batch, range(done, done + count))
         try:
             # The last rows go with the plan of the others.
             results = run_step(core, kind, _filled(batch, count, size), None, {"ema": ema})
         except (FeedError, NumericsError) as error:
-            raise located(error, batch, range(done, done + count), Position(epoch=-1, step=number)) from None
+            raise located(error, batch, numbers[-count:], Position(epoch=-1, step=number)) from None
         parts.append({name: array[:count] if count < size else array for name, array in results.items()})
         for name, array in parts[-1].items():
             if number and array.shape[:1] != (count,):
@@ -64,7 +67,10 @@ def predict(
     units = inputs.units(dataset)
     pairs = models.own.pairs or [(models.own.compared or "", name) for name in models.own.inputs[-1:]]
     of_outputs = {output: units[targets] for output, targets in reversed(pairs) if targets in units}
-    return {name: in_units(name, joined(name, [part[name] for part in parts]), of_outputs.get(name)) for name in names}
+    found = {name: joined(name, [part[name] for part in parts]) for name in names}
+    if numbers != sorted(numbers):
+        found = {name: array[np.argsort(numbers)] for name, array in found.items()}
+    return {name: in_units(name, array, of_outputs.get(name)) for name, array in found.items()}
 
 
 def evaluate(

@@ -16,7 +16,7 @@ import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { Opaque } from "../wire/opaque.js";
 import { permutation, seedWith, type Draw } from "./random.js";
-import { asTensor, batched, bucketed, checkNames, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
+import { asTensor, batched, bucketed, checkNames, drawn, liveTensor, numberedAs, type Batch, type Numbers, type Row } from "./rows.js";
 import { labelsOf, lastOfEach } from "./split.js";
 import { applySteps, areSteps, checkSteps, fittedStep, inputOf, type CategoryStep, type Fitted, type PreprocessingStep } from "./table.js";
 import {
@@ -90,7 +90,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     }
     const buffer = rowsOfTexts.columns?.get("labels")?.dims[0] as number;
     const rows = rowsOfTexts.shuffle({ buffer, seed }).map(cutter(lengths));
-    return rows.bucket((row) => (row["labels"] as Tensor).dims[0] as number, lengths, batchSize);
+    return rows.bucket((row) => (row["labels"] as Tensor).dims[0] as number, lengths, batchSize, { padded: {} });
   }
 
   /**
@@ -134,6 +134,15 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    */
   get generator(): object | null {
     return this.#stream.generator;
+  }
+
+  /**
+   * True for an input that buckets pad with 0 because they are told no other number.
+   *
+   * @internal
+   */
+  pads(name: string): boolean {
+    return this.#stream.zeros?.includes(name) ?? true;
   }
 
   /** True if earlier rows may have filled up the last batch. */
@@ -193,7 +202,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     const call = make as (row: object) => Row | Promise<Row>;
     return this.#piped(async function* (rows) {
       for await (const row of rows) {
-        yield await call(row);
+        yield numberedAs(row, await call(row));
       }
     });
   }
@@ -237,26 +246,30 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * Make batches of rows of similar lengths, so that little is padded and few shapes are compiled.
    *
    * @param length - the length of a row
-   * @param bounds - lengths to which rows are padded with zeros along their first axis; longer rows are an error
+   * @param bounds - lengths to which rows are padded along their first axis; longer rows are an error
    * @param size - rows of a batch; the remaining rows make smaller batches
-   * @param options - `padded`: the inputs to pad. Default: all inputs whose first axis is as long as the row. Name
-   *   them if
-   *   another input may have this size by chance
+   * @param options - `padded`: the inputs to pad with zeros, or with a number for each: `{ ids: 0, labels: -100 }`.
+   *   Default: all inputs whose first axis is as long as the row. Name them if another input may have this size by chance
    */
   bucket(
     length: (row: Row) => number,
     bounds: readonly number[],
     size: number,
-    options: { readonly padded?: readonly string[] } = {},
+    options: { readonly padded?: readonly string[] | Readonly<Record<string, number | bigint>> } = {},
   ): Dataset {
     const { padded = null } = checkOptions("bucket", options, { padded: true });
-    refuseSettingIf(padded !== null && !areTexts(padded), "padded", padded, "an array of names");
+    const isFilled = isRecord(padded);
+    refuseSettingIf(padded !== null && !isFilled && !areTexts(padded), "padded", padded, "an array of names, or an object of numbers");
+    const given = isFilled ? Object.entries(padded) : padded?.map((name) => [name, 0] as const);
+    given?.forEach(([name, fill]) => refuseSettingIf(!(typeof fill === "bigint" || Number.isFinite(fill)), `padded['${name}']`, fill, "a number"));
+    const fills = given === undefined ? null : new Map(given.map(([name, fill]) => [name, Number(fill)]));
     checkInteger("size", size, 1);
     refuseSettingIf(!Array.isArray(bounds), "bounds", bounds, "an array of lengths");
     bounds.forEach((bound, k) => checkInteger(`bounds[${k}]`, bound, 0));
     refuseIf(this.#stream.isBatched, "BATCHED_TWICE");
     const sorted = [...bounds].sort((a, b) => a - b);
-    return this.#piped((rows) => bucketed(rows as AsyncIterable<Row>, length, sorted, size, padded), { isBatched: true });
+    const zeros = isFilled ? [] : padded;
+    return this.#piped((rows) => bucketed(rows as AsyncIterable<Row>, length, sorted, size, fills), { isBatched: true, zeros });
   }
 
   /**
@@ -543,6 +556,8 @@ interface Stream {
   readonly preprocessing: readonly PreprocessingStep[];
   readonly generator: object | null;
   readonly parts: Parts | null;
+  /** The inputs that buckets pad with 0 unless they are told another number; null: all. */
+  readonly zeros: readonly string[] | null;
 }
 
 type RowsOf = (draw: Draw | null) => AsyncIterable<Row | Batch>;
@@ -550,7 +565,7 @@ type RowsOf = (draw: Draw | null) => AsyncIterable<Row | Batch>;
 type Step = (rows: AsyncIterable<Row | Batch>, draw: Draw | null) => AsyncIterable<Row | Batch>;
 
 /** Facts of data that no function has changed. */
-const GIVEN: Stream = { isBatched: false, isPadded: false, isDrawn: false, preprocessing: [], generator: null, parts: null };
+const GIVEN: Stream = { isBatched: false, isPadded: false, isDrawn: false, preprocessing: [], generator: null, parts: null, zeros: [] };
 
 /** Of images: the tensors beside them, and the dataset of some; those held out keep their order and are unchanged. */
 interface Parts {

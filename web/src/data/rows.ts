@@ -4,7 +4,7 @@ import { Tensor } from "onnxruntime-common";
 
 import { isObject, isRecord } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
-import { describe, isTensor } from "./checks.js";
+import { describe, isTensor, refuseSettingIf } from "./checks.js";
 import { RandomStream } from "./random.js";
 import type { Remainder } from "../wire/fit.js";
 
@@ -27,6 +27,24 @@ type Data = Exclude<Tensor["data"], string[]>;
 
 /** A row with its number in the data. */
 type Numbered = readonly [number, Row];
+
+/** The numbers of the rows in the data, by batches of buckets. */
+const NUMBERS = new WeakMap<object, readonly number[]>();
+
+/** The numbers of the rows of a bucket's batch; null for others. */
+export function numbersOf(batch: object, rows?: number): readonly number[] | null {
+  const numbers = NUMBERS.get(batch) ?? null;
+  return rows === undefined || numbers?.length === rows ? numbers : null;
+}
+
+/** What was made of a batch; its rows keep their numbers. */
+export function numberedAs<T>(source: object, made: T): T {
+  const numbers = numbersOf(source);
+  if (numbers !== null && isObject(made)) {
+    NUMBERS.set(made, numbers);
+  }
+  return made;
+}
 
 /** Rows as a batch; errors name them by their numbers. */
 function stack(rows: readonly Numbered[]): Batch {
@@ -188,26 +206,31 @@ export async function* drawn<T>(rows: AsyncIterable<T>, buffer: number, seed: nu
   }
 }
 
-/** Batches by the least of the bounds that holds their rows, padded with zeros to it. */
+/** Batches by the least of the bounds that holds their rows, padded to it with the numbers of `fills`. */
 export async function* bucketed(
   rows: AsyncIterable<Row>,
   length: (row: Row) => number,
   bounds: readonly number[],
   size: number,
-  names: readonly string[] | null,
+  fills: Fills | null,
 ): AsyncGenerator<Batch> {
+  const bucket = (pending: readonly Numbered[]): Batch => {
+    const batch = stack(pending);
+    NUMBERS.set(batch, pending.map(([position]) => position));
+    return batch;
+  };
   const buckets = new Map<number, Numbered[]>(bounds.map((bound) => [bound, []]));
   let number = 0;
   for await (const row of rows) {
     const n = length(row);
-    const bound = bounds.find((one) => n <= one) ?? raise("BEYOND_BUCKETS", { length: n, most: bounds.at(-1) ?? 0 });
+    const bound = bounds.find((one) => n <= one) ?? raise("BEYOND_BUCKETS", { position: number, length: n, most: bounds.at(-1) ?? 0 });
     const pending = buckets.get(bound) as Numbered[];
     const values = new Map(Object.entries(row).map(([name, value]) => [name, liveTensor(name, value, number)]));
-    for (const name of names ?? [...values.keys()]) {
+    for (const [name, fill] of fills ?? [...values.keys()].map((one) => [one, 0] as const)) {
       const tensor = values.get(name);
       if (tensor?.dims[0] === n) {
-        values.set(name, padded(tensor, bound));
-      } else if (names !== null) {
+        values.set(name, padded(name, tensor, bound, fill));
+      } else if (fills !== null) {
         const shape = tensor === undefined ? "missing" : typeOf(tensor);
         throw sessionError("NOT_PADDED", { name, length: n, actual: shape });
       }
@@ -215,21 +238,30 @@ export async function* bucketed(
     pending.push([number++, Object.fromEntries(values)]);
     if (pending.length === size) {
       buckets.set(bound, []);
-      yield stack(pending);
+      yield bucket(pending);
     }
   }
   for (const pending of buckets.values()) {
     if (pending.length > 0) {
-      yield stack(pending);
+      yield bucket(pending);
     }
   }
 }
 
-/** A tensor that is so long along its first axis, with zeros behind. */
-function padded(tensor: Tensor, length: number): Tensor {
+/** The numbers that inputs are padded with. */
+export type Fills = ReadonlyMap<string, number>;
+
+/** A tensor that is so long along its first axis, with a number behind. */
+function padded(name: string, tensor: Tensor, length: number, fill: number): Tensor {
   const rest = tensor.dims.slice(1);
   const Data = tensor.data.constructor as new (length: number) => Float32Array;
   const data = new Data(rest.reduce((product, dim) => product * dim, length));
+  if (fill !== 0) {
+    data.fill((tensor.type.endsWith("int64") ? BigInt(Math.trunc(fill)) : fill) as number);
+    // Without Float16Array, float16 is bits.
+    const isRight = tensor.type.startsWith("float") ? Data.name !== "Uint16Array" : data.every((one) => Number(one) === fill);
+    refuseSettingIf(!isRight, `padded['${name}']`, fill, `${tensor.type}, as the row has`);
+  }
   data.set(tensor.data as Float32Array);
   return new Tensor(tensor.type as "float32", data, [length, ...rest]);
 }

@@ -5,7 +5,7 @@ import { Tensor } from "onnxruntime-common";
 import { Dataset, type DataSource } from "../data/dataset.js";
 import { fixedRows } from "../data/epoch.js";
 import { badSetting, describe, isTensor } from "../data/checks.js";
-import { asTensor as asValue, batched, refuseTexts, type Batch, type Row } from "../data/rows.js";
+import { asTensor as asValue, batched, numberedAs, refuseTexts, type Batch, type Row } from "../data/rows.js";
 import { unitsOf } from "../data/table.js";
 import type { Remainder, Units } from "../wire/fit.js";
 import { byInputs, inputName } from "../wire/feed-names.js";
@@ -132,7 +132,7 @@ export class ModelInputs {
     }
     const named = (item: unknown, k: number): unknown => {
       const row = this.#named(item, `Item ${k} of the data`);
-      return typeof row === "object" && row !== null && !isTensor(row) ? this.#read(row as Named) : row;
+      return typeof row === "object" && row !== null && !isTensor(row) ? numberedAs(item as object, this.#read(row as Named)) : row;
     };
     const rows = async function* (): AsyncGenerator<unknown> {
       for (let [k, next] = [0, first as IteratorResult<object>]; next.done !== true; next = await iterator.next()) {
@@ -141,7 +141,7 @@ export class ModelInputs {
     };
     let number = 0;
     for await (const entry of isWhole ? rows() : batched(rows() as AsyncIterable<Row>, size, remainder)) {
-      const batch = this.batch(entry, number++);
+      const batch = numberedAs(entry as object, this.batch(entry, number++));
       const count = Math.min(...Object.values(batch).flatMap(({ dims }) => dims.slice(0, 1)));
       if (!drops || this.rows === null || count >= this.rows) {
         yield batch;
@@ -152,11 +152,17 @@ export class ModelInputs {
   }
 
   /** @throws FeedError for arrays without an input that is read */
-  require({ columns }: Dataset, source: string): void {
+  require(data: Dataset, source: string): void {
+    const { columns } = data;
     const missing = this.#declared.find(({ name }) => columns !== null && !columns.has(name) && !this.#unread.includes(name));
     if (missing !== undefined) {
       const [names, inputs] = [[...(columns?.keys() ?? [])], this.#declared.map(({ name }) => name)];
       throw sessionError("NO_INPUT", { source, name: missing.name, names: names.join(", "), inputs: inputs.join(", ") });
+    }
+    const { name = "", dtype, dims } = this.#declared.at(-1) ?? {};
+    const isSequence = dtype === "int64" && (dims?.length ?? 0) > 1 && typeof dims?.[1] !== "number";
+    if (isSequence && !this.#unread.includes(name) && data.pads(name)) {
+      this.warn("PADDED_CLASSES", { name });
     }
   }
 

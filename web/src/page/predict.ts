@@ -5,6 +5,7 @@ import type { Tensor } from "onnxruntime-common";
 import { emptyData } from "../data/epoch.js";
 import { refuseSettingIf } from "../data/checks.js";
 import { checkOptions } from "../data/nearest.js";
+import { Dataset } from "../data/dataset.js";
 import type { Batch, Row } from "../data/rows.js";
 import { inUnits } from "../data/table.js";
 import { areTexts } from "../wire/kinds.js";
@@ -50,6 +51,7 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
   const unread = await host.send(() => callOf("unread", [handle, [...names]]));
   const { batches, ema, whole: fixed, units } = resolve(host, data, others, unread);
   const parts: NamedTensor[][] = [];
+  const numbers: number[] = [];
   let [size, first] = [fixed ?? 0, 0];
   for await (const rows of batches) {
     const batch = await packBatch(rows, evalInputNames, parts.length, first);
@@ -59,12 +61,15 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
       results.forEach((result) => checkRows(result, batch.rows));
     }
     parts.push([...results]);
+    for (let k = 0; k < batch.rows; k++) {
+      numbers.push(batch.numbers?.[k] ?? first + k);
+    }
     first += batch.rows;
   }
   if (parts.length === 0) {
     throw emptyData(0);
   }
-  const results = unpackNamed(names.map((name, k) => joined(name, parts.map((part) => part[k] as NamedTensor))));
+  const results = inOrder(unpackNamed(names.map((name, k) => joined(name, parts.map((part) => part[k] as NamedTensor)))), numbers);
   const ofLoss = pairs.length > 0 ? pairs : [[compared, evalInputNames.at(-1) as string] as const];
   const unitOf = (name: string): Unit | undefined => units.get(ofLoss.find(([output, targets]) => output === name && units.has(targets))?.[1] ?? "");
   return Object.fromEntries(Object.entries(results).map(([name, tensor]) => [name, inUnits(name, tensor, unitOf(name))]));
@@ -132,6 +137,15 @@ export function ownOutputs({ hasEval, evalOutputNames, ownOutputs: names }: Sess
     throw sessionError("NO_OWN_OUTPUTS", { names: evalOutputNames.join(", ") });
   }
   return names;
+}
+
+/** The rows of buckets in the order of the data. */
+function inOrder(results: Record<string, Tensor>, numbers: readonly number[]): Record<string, Tensor> {
+  if (numbers.every((number, k) => number >= (numbers[k - 1] ?? 0))) {
+    return results;
+  }
+  const order = numbers.map((_, k) => k).sort((a, b) => (numbers[a] as number) - (numbers[b] as number));
+  return Object.fromEntries(new Dataset(results).rows(order).columns ?? []);
 }
 
 function checkRows({ name, dims }: NamedTensor, rows: number): void {

@@ -144,6 +144,8 @@ export interface WireBatch {
   readonly rows: number;
   /** The number of its first row in the data. */
   readonly first: number;
+  /** The numbers of all its rows, if they do not follow the first. */
+  readonly numbers?: readonly number[] | null;
 }
 
 /** Batches to train on, each for itself, or, where all are alike, one tensor an input, whose first axis counts batches. */

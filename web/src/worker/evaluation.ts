@@ -41,11 +41,13 @@ export class Evaluation {
     this.#kind = core.metricsKind(metricsKind(spec));
   }
 
-  async add({ feeds, rows, first }: WireBatch): Promise<void> {
+  async add(whole: WireBatch): Promise<void> {
+    const { feeds, rows } = whole;
+    const { numberOf } = failedBatch(whole);
     const known = this.#inputNames.flatMap((name) => feeds.filter((feed) => feed.name === name));
     for (const { order, times } of partsOf(rows, this.#fixed)) {
       const part = order.length === rows && times === 1 ? known : known.map((feed) => takeRows(feed, rows, order));
-      const batch = { feeds: part, rows: order.length, numberOf: (k: number) => first + (order[k] as number) };
+      const batch = { feeds: part, rows: order.length, numberOf: (k: number) => numberOf(order[k] as number) };
       try {
         await this.#add(batch, times);
       } catch (error) {
@@ -100,8 +102,8 @@ export function fetchesOfLoss(name: string, count: string | null): Fetch[] {
 }
 
 /** A batch whose step failed. */
-export function failedBatch({ feeds, rows, first }: WireBatch): FailedBatch {
-  return { feeds, rows, numberOf: (k) => first + k };
+export function failedBatch({ feeds, rows, first, numbers }: WireBatch): FailedBatch {
+  return { feeds, rows, numberOf: (k) => numbers?.[k] ?? first + k };
 }
 
 /** @throws SessionError unless the tensor has so many float32 */

@@ -7,7 +7,7 @@ import { Tensor } from "onnxruntime-common";
 
 import type { Dataset } from "../../data/dataset.js";
 import type { Draw } from "../../data/random.js";
-import type { Batch, Row } from "../../data/rows.js";
+import { numbersOf, type Batch, type Row } from "../../data/rows.js";
 import { isObject } from "../../wire/kinds.js";
 import { FeedError } from "../../wire/errors.js";
 import { FIT_ORDERS, FIT_TELL } from "../../wire/fit.js";
@@ -396,7 +396,8 @@ export async function packBatch(batch: unknown, inputNames: readonly string[], n
   const batchNames = Object.keys(tensors);
   const names = [...inputNames.filter((name) => batchNames.includes(name)), ...batchNames.filter((name) => !inputNames.includes(name))];
   const feeds = await Promise.all(names.map((name) => packTensor(name, tensors[name] as Tensor, copyBytes)));
-  return { feeds, rows: feeds[0]?.dims[0] ?? 1, first };
+  const rows = feeds[0]?.dims[0] ?? 1;
+  return { feeds, rows, first, numbers: numbersOf(tensors, rows) };
 }
 
 /**

@@ -1,0 +1,111 @@
+"""Batches of buckets: predictions in the order of the rows, and the numbers that fill up shorter rows."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from tests.conformance.models import make_model, normal
+from tests.python.test_session_tasks import tokens
+
+import trainweb
+from trainweb.data import Dataset
+from trainweb.errors import ModelError
+
+TABLE = np.concatenate([np.zeros((1, 4), np.float32), normal(8, 4)])
+"""Token 0 is padding, and adds nothing to the sum."""
+W = normal(4, 3, seed=1)
+SUMS = make_model(
+    [
+        helper.make_node("Gather", ["table", "ids"], ["x"], "embedding"),
+        helper.make_node("ReduceSum", ["x", "axes"], ["sums"], "sum", keepdims=0),
+        helper.make_node("MatMul", ["sums", "w"], ["logits"], "head"),
+    ],
+    {"ids": ["n", "t"]},
+    {"logits": ["n", 3]},
+    {"table": TABLE, "w": W, "axes": np.array([1])},
+    types={"ids": TensorProto.INT64},
+)
+LENGTHS = (5, 2, 5, 2, 2, 8, 1, 7, 6, 3, 2)
+ROWS: list[dict[str, Any]] = [
+    {"ids": (np.arange(n) * (k + 3)) % 8 + 1, "labels": np.int64(k % 3)} for k, n in enumerate(LENGTHS)
+]
+SCORES = np.stack([TABLE[row["ids"]].sum(0).astype(np.float64) @ W for row in ROWS])
+
+
+def length(row: Any) -> int:
+    return len(row["ids"])
+
+
+def bucketed(source: Any) -> Dataset:
+    return Dataset(source).bucket(length, [3, 5, 8], 2)
+
+
+PREDICTED: list[tuple[str, Callable[[], Any], list[int]]] = [
+    ("rows", lambda: bucketed(ROWS), [*range(11)]),
+    ("a generator", lambda: bucketed(iter(ROWS)), [*range(11)]),
+    ("shuffled rows", lambda: Dataset(ROWS).shuffle(8).bucket(length, [3, 5, 8], 2), [*range(11)]),
+    ("changed batches", lambda: bucketed(ROWS).map(lambda one: {"ids": one["ids"]}), [*range(11)]),
+    ("batches made ahead", lambda: bucketed(ROWS).prefetch(2), [*range(11)]),
+    ("some batches", lambda: bucketed(ROWS).take(3), [0, 1, 2, 3, 4, 6]),
+    ("long batches", lambda: bucketed(ROWS).filter(lambda one: one["ids"].shape[1] == 8), [5, 7, 8]),
+]
+
+
+@pytest.mark.parametrize(("data", "rows"), [case[1:] for case in PREDICTED], ids=[case[0] for case in PREDICTED])
+def test_predictions_are_in_the_order_of_the_rows(data: Callable[[], Any], rows: list[int]) -> None:
+    with trainweb.TrainingSession.from_model(SUMS, loss="CrossEntropyLoss") as s:
+        found = s.predict(data(), outputs=["logits", "sums"])
+    np.testing.assert_allclose(found["logits"], SCORES[rows], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["sums"], [TABLE[ROWS[k]["ids"]].sum(0) for k in rows], rtol=1e-5, atol=1e-6)
+
+
+def test_a_cache_keeps_the_order() -> None:
+    data = bucketed(ROWS).cache()
+    with trainweb.TrainingSession.from_model(SUMS, loss="CrossEntropyLoss") as s:
+        for _ in range(2):
+            np.testing.assert_allclose(s.predict(data)["logits"], SCORES, rtol=1e-5, atol=1e-6)
+        found = s.evaluate(data, metrics="accuracy")["accuracy"]
+    assert found == pytest.approx((SCORES.argmax(1) == np.arange(11) % 3).mean())
+
+
+def test_the_row_of_an_error_is_the_row_of_the_data() -> None:
+    rows = [*ROWS[:3], {"ids": np.array([1, 99]), "labels": np.int64(0)}, *ROWS[4:]]
+    with trainweb.TrainingSession.from_model(SUMS, loss="CrossEntropyLoss", optimizer="SGD") as s:
+        for call in (s.predict, s.evaluate, lambda data: s.fit(data, progress=False)):
+            with pytest.raises(trainweb.errors.FeedError, match="'ids' of row 3 of the data"):
+                call(bucketed(rows))
+
+
+TAGGED = [{"ids": row["ids"] % 7, "labels": row["ids"] % 7} for row in ROWS]
+
+
+def test_padded_labels_do_not_count() -> None:
+    loss = {"type": "CrossEntropyLoss", "ignore_index": -100}
+    with trainweb.TrainingSession.from_model(tokens(), loss=loss) as s:
+        counts = {}
+        for padded in (None, ["ids", "labels"], {"ids": 0, "labels": 0}, {"ids": 0, "labels": -100}):
+            s._core.told.clear()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                data = Dataset(TAGGED).bucket(length, [3, 5, 8], 2, padded)
+                counts[str(padded)] = int(np.sum(s.evaluate(data, metrics="confusionMatrix")["confusionMatrix"]))
+            told = ["'bucket' pads 'labels' with 0, which counts as a class" in str(one.message) for one in caught]
+            assert told == ([True] if not isinstance(padded, dict) else []), padded
+    places = sum(3 if n <= 3 else 5 if n <= 5 else 8 for n in LENGTHS)
+    assert list(counts.values()) == [places, places, places, sum(LENGTHS)]
+
+
+@pytest.mark.parametrize(
+    ("fill", "said"),
+    [
+        (0.5, r"padded\['labels'\] is 0.5; it must be int64, as the row has"),
+        ("a", r"padded\['labels'\] is 'a'; it must be a number"),
+        (np.nan, r"padded\['labels'\] is nan; it must be a number"),
+    ],
+)
+def test_what_does_not_fit_the_labels(fill: Any, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        next(iter(Dataset(TAGGED).bucket(length, [9], 2, {"ids": 0, "labels": fill})))

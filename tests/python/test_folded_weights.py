@@ -67,9 +67,7 @@ def test_a_bias_into_which_batch_normalization_was_folded_is_trained() -> None:
         helper.make_node("Gemm", [x, weight, f"{weight}_bias"], [y], name="node_linear", transB=1)
         for x, weight, y in (("x", "fc.weight", "h"), ("h", "table", "y"))
     ]
-    tensors = {name: SQUARE for name in ("fc.weight", "table")} | {
-        name: SQUARE[0] for name in ("fc.weight_bias", "table_bias")
-    }
+    tensors = dict.fromkeys(("fc.weight", "table"), SQUARE) | dict.fromkeys(("fc.weight_bias", "table_bias"), SQUARE[0])
     proto = model(gemms, tensors)
     listed = "p_w: PARAMETER target='fc.weight'\np_s: PARAMETER target='norm.weight'"
     proto.graph.metadata_props.add(key=SIGNATURE, value=f"\n# inputs\n{listed}\nx: USER_INPUT\n")

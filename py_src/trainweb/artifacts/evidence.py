@@ -177,7 +177,8 @@ class Evidence:
             return Decision(name, True, reason, doubtful=True)
         if self._recorded:
             if self._is_beside_weight(name):
-                reason = "a bias that the exporter made, as where it folds batch normalization: export with optimize=False"
+                reason = "a bias that the exporter made, as where it folds batch normalization: "
+                reason += "export with optimize=False"
                 return Decision(name, True, reason, doubtful=True)
             return Decision(name, False, "the exporter lists it neither as a parameter nor as made from one")
         if name in self._copies:

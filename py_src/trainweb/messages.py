@@ -82,6 +82,7 @@ NO_BRIDGE = Message(
     SessionError,
     "No connection to {url}: does `python -m trainweb.flower` run there, and may pages of this site connect?",
 )
+NO_WEBSOCKET = Message(SessionError, "No WebSocket is here: set globalThis.WebSocket, in Node 20 to that of 'ws'.")
 BRIDGE_CLOSED = Message(SessionError, "The connection to the bridge ended (code {code}): {reason}.")
 BAD_BRIDGE = Message(SessionError, "The bridge sent an unexpected message: {fault}.")
 

@@ -417,3 +417,12 @@ def test_an_adapter_session_goes_on_in_another_process_from_a_file(tmp_path: Pat
         console.log(JSON.stringify([Array.from(losses), Array.from(weights), (await s.mergeAdapter()).length]));"""
     undisturbed, resumed = (node(code.replace("STARTS", starts)) for starts in ("true", "false"))
     assert undisturbed == resumed and len(json.loads(resumed)[0]) == 3
+
+
+def test_a_client_of_flower_without_websocket_says_so() -> None:
+    """As in Node 20; later versions have it."""
+    code = """import { joinFlower, TrainingSession } from "trainweb";
+        delete globalThis.WebSocket;
+        const s = await TrainingSession.createFromModel("docs/first.onnx", { loss: "CrossEntropyLoss", optimizer: "SGD" });
+        await joinFlower("ws://localhost:1", s, { train() {} }).catch((e) => console.log(e.name, e.message));"""
+    assert node(code).startswith("SessionError No WebSocket is here: set globalThis.WebSocket, in Node 20")

@@ -82,6 +82,7 @@ NO_BRIDGE = Message(
     SessionError,
     "No connection to {url}: does `python -m trainweb.flower` run there, and may pages of this site connect?",
 )
+NO_WEBSOCKET = Message(SessionError, "No WebSocket is here: set globalThis.WebSocket, in Node 20 to that of 'ws'.")
 BRIDGE_CLOSED = Message(SessionError, "The connection to the bridge ended (code {code}): {reason}.")
 BAD_BRIDGE = Message(SessionError, "The bridge sent an unexpected message: {fault}.")
 
@@ -165,8 +166,8 @@ NOT_BUILT = Message(SessionError, "The gradient graph is not built yet: call bui
 NO_ARTIFACTS = Message(SessionError, "This session has no artifacts: only sessions from createFromModel have them.")
 NO_ADAPTERS = Message(
     SessionError,
-    "This session has no adapters: create it from a model of trainweb.lora.",
-    "This session has no adapters: give 'lora' in the config of createFromModel.",
+    "This session has no adapters: artifacts have none. Give 'lora' to from_model, then call load_checkpoint.",
+    "This session has no adapters: artifacts have none. Give 'lora' to createFromModel, then call loadCheckpoint.",
 )
 CHECKPOINT_TOO_LARGE = Message(
     LimitError,

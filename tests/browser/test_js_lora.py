@@ -167,7 +167,7 @@ WRONG = [
     ("open({ adapterConfig: '{' })", "CheckpointError", "adapter_config.json is not JSON"),
     ("open({ adapterConfig: '{}', rank: 2 })", "ModelError", "lora.rank is 2; it must be the text of"),
     ("open([])", "ModelError", "lora is []; it must be an object"),
-    ("open(null).then((s) => s.adapter())", "SessionError", "This session has no adapters: give 'lora'"),
+    ("open(null).then((s) => s.adapter())", "SessionError", "This session has no adapters: artifacts have"),
     ("open({}).then((s) => s.loadAdapter({}))", "TypeError", "'adapter' must be an object with 'weights'"),
     ("open({}).then(async (s) => s.loadAdapter({ ...await s.adapter(), weights: new Uint8Array(9) }))",
      "CheckpointError", "safetensors"),
@@ -234,3 +234,68 @@ def test_weights_are_the_files_that_python_writes(js: JsPage) -> None:
     with trainweb.TrainingSession(state, built.training_model) as s:
         assert [f.encode("latin-1") for f in files] == [s.export_weights(), s.export_weights("npz")]
     assert is_back == [True, True] and errors == ["ModelError", "TypeError", "CheckpointError", "TypeError"]
+
+
+def test_a_session_goes_on_from_each_form_of_its_checkpoint(js: JsPage) -> None:
+    """Exactly as one that was not interrupted: losses, adapter and properties."""
+    undisturbed, *resumed, lost, errors = js.run(
+        f"""{OPEN}
+        const inputs = {{ x: toTensor(feeds.x), labels: toTensor(feeds.labels) }};
+        const steps = async (s, n) => [...await s.runTrainSteps(Array(n).fill(inputs))];
+        const ends = async (s) => {{
+          const {{ weights, config }} = await s.adapter();
+          const losses = await steps(s, 2);
+          return [losses, asText((await s.adapter()).weights), asText(weights), config, await s.getProperty("epoch")];
+        }};
+        const lora = {{ targets: ["q_proj"], rank: 3, dropout: 0.2 }};
+        const s = await open(lora);
+        await steps(s, 2);
+        await s.addProperty("epoch", 3);
+        const store = new CheckpointStore("lora");
+        await store.save(s, "run");
+        const [file, parameters] = [await s.save(), await s.saveCheckpoint()];
+        const found = [await ends(s)];
+        for (const checkpoint of [file, new Blob([file]), await store.read("run")]) {{
+          const other = await open(lora);
+          await steps(other, 1);
+          await other.addProperty("mine", 1);
+          await other.loadCheckpoint(checkpoint);
+          found.push([...await ends(other), (await other.propertyNames()).length]);
+          await other.release();
+        }}
+        await s.loadCheckpoint(parameters);
+        const moments = Object.values(await s.getMoments("q_proj.lora_A.weight"));
+        found.push([await s.stepCount(), moments.flatMap(({{ data }}) => [...data]).every((number) => number === 0)]);
+        const plain = await open(null);
+        const errors = [];
+        const wrong = [[plain, file], [s, file.slice(0, 900)], [s, new Uint8Array(20)], [s, 3]];
+        for (const [session, checkpoint] of wrong) {{
+          errors.push(await failure(() => session.loadCheckpoint(checkpoint)));
+        }}
+        const run = s.fit([inputs], {{ epochs: 50 }});
+        errors.push(await failure(() => s.loadCheckpoint(file)));
+        run.stop();
+        await run;
+        await plain.release();
+        await s.release();
+        return [...found, errors.map(({{ name, message }}) => `${{name}}: ${{message}}`)];""",
+        **given("attention"),
+    )
+    assert resumed == [[*undisturbed, 1]] * 3 and len(set(undisturbed[0])) == 2
+    assert undisturbed[1] != undisturbed[2] and lost == [0, True]
+    assert errors[0].startswith("CheckpointError: The checkpoint belongs to a session with other parameters")
+    assert all(error.startswith("CheckpointError: ") for error in errors[1:3])
+    assert errors[3].startswith("TypeError: 'checkpoint' must be") and errors[4].startswith("SessionError: ")
+
+
+def test_artifacts_have_no_adapters_and_say_who_has(js: JsPage) -> None:
+    errors = js.run(
+        f"""{OPEN}
+        const config = {{ loss: "CrossEntropyLoss", optimizer, lora: {{ targets: ["q_proj"] }} }};
+        const s = await TrainingSession.create(await buildArtifacts(model, config));
+        const errors = [await failure(() => s.adapter()), await failure(() => s.mergeAdapter())];
+        await s.release();
+        return errors.map(({{ message }}) => message);""",
+        **given("attention"),
+    )
+    assert len(errors) == 2 and all("Give 'lora' to createFromModel, then call loadCheckpoint" in e for e in errors)

@@ -395,3 +395,34 @@ def test_console_log_says_what_sessions_and_datasets_are() -> None:
         "<Dataset: stream of rows>",
         "{ of: <Dataset: stream of batches> }",
     ]
+
+
+def test_an_adapter_session_goes_on_in_another_process_from_a_file(tmp_path: Path) -> None:
+    """CheckpointStore needs a browser: a file does for Node."""
+    code = f"""import {{ TrainingSession }} from "trainweb";
+        import {{ writeFile }} from "node:fs/promises";
+        const config = {{ loss: "CrossEntropyLoss", optimizer: "AdamW", lora: {{ targets: "all-linear", rank: 2 }} }};
+        const s = await TrainingSession.createFromModel("docs/first.onnx", config);
+        const points = Array.from({{ length: 16 }}, (_, k) => [Math.sin(k), Math.cos(3 * k)]);
+        const data = {{ points, labels: points.map(([x]) => Number(x > 0)) }};
+        const file = {json.dumps(str(tmp_path / "run"))};
+        if (STARTS) {{
+          await s.fit(data, {{ epochs: 2 }});
+          await writeFile(file, await s.save());
+        }} else {{
+          await s.loadCheckpoint(file);
+        }}
+        const {{ losses }} = await s.fit(data, {{ epochs: 3 }});
+        const {{ weights }} = await s.adapter();
+        console.log(JSON.stringify([Array.from(losses), Array.from(weights), (await s.mergeAdapter()).length]));"""
+    undisturbed, resumed = (node(code.replace("STARTS", starts)) for starts in ("true", "false"))
+    assert undisturbed == resumed and len(json.loads(resumed)[0]) == 3
+
+
+def test_a_client_of_flower_without_websocket_says_so() -> None:
+    """As in Node 20; later versions have it."""
+    code = """import { joinFlower, TrainingSession } from "trainweb";
+        delete globalThis.WebSocket;
+        const s = await TrainingSession.createFromModel("docs/first.onnx", { loss: "CrossEntropyLoss", optimizer: "SGD" });
+        await joinFlower("ws://localhost:1", s, { train() {} }).catch((e) => console.log(e.name, e.message));"""
+    assert node(code).startswith("SessionError No WebSocket is here: set globalThis.WebSocket, in Node 20")

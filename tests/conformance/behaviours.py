@@ -369,6 +369,7 @@ CALLED = {
 """Session calls by the names that behaviours have for them, where these are shorter."""
 ELSEWHERE = {
     "adapter": "tests/browser/test_js_lora.py",
+    "load_checkpoint": "tests/browser/test_js_lora.py",
     "load_adapter": "tests/browser/test_js_lora.py",
     "merge_adapter": "tests/browser/test_js_lora.py",
     "artifact": "tests/browser/test_js_from_model.py",

@@ -2,7 +2,7 @@
 
     ./build.sh test-federated
 
-Also with averaged statistics and with adapters. The parameters at the end must be those of PyTorch's clients with
+Also with statistics that stay with each client, and with adapters. The parameters at the end must be those of PyTorch's clients with
 Flower (statistics.npz). Those of adapters must be those of sessions without Flower, which numpy averages.
 """
 
@@ -32,23 +32,22 @@ import trainweb
 LORA = {"rank": 2, "targets": ["0", "3"]}
 BRIDGE, TRAINED = "wss://bridge.example", "trained.onnx"
 Edits = Sequence[tuple[str, str]]
+TRAINED_ONLY: dict[str, Edits] = {
+    "server": [("parameter_names()", "parameter_names(True)")],
+    "client": [("parameter_names()", "parameter_names(True)"), ('statistics="average"', "")],
+    "page": [("federated({ statistics })", "federated()"), ("  statistics,\n", "")],
+}
 EDITS: dict[str, dict[str, Edits]] = {
-    "parameters": {},
-    "statistics": {
-        "server": [("parameter_names(True)", "parameter_names()")],
-        "client": [("parameter_names(True)", "parameter_names()"), ("federated()", 'federated(statistics="average")')],
-        "page": [
-            ("federated()", 'federated({ statistics: "average" })'),
-            ("  train:", '  statistics: "average",\n  train:'),
-        ],
-    },
+    "statistics": {},
+    "parameters": TRAINED_ONLY,
     "adapters": {
         "server": [
+            *TRAINED_ONLY["server"],
             ('"CrossEntropyLoss"', f'"CrossEntropyLoss", lora={LORA}'),
             ("    session.export", '    session.adapted.adapter(session).save(folder / "adapter")\n    session.export'),
         ],
-        "client": [('"CrossEntropyLoss"', f'"CrossEntropyLoss", lora={LORA}')],
-        "page": [('"CrossEntropyLoss"', f'"CrossEntropyLoss", lora: {json.dumps(LORA)}')],
+        "client": [*TRAINED_ONLY["client"], ('"CrossEntropyLoss"', f'"CrossEntropyLoss", lora={LORA}')],
+        "page": [*TRAINED_ONLY["page"], ('"CrossEntropyLoss"', f'"CrossEntropyLoss", lora: {json.dumps(LORA)}')],
     },
 }
 """What the page says to change, by kind and file."""

@@ -114,6 +114,8 @@ def test_inputs_like_other_tensors() -> None:
         generated = blocks.InputLike("x")()
         with pytest.raises(ModelError, match="zz is not a graph value info or a graph output"):
             blocks.InputLike("zz")("other")
+        with pytest.raises(ModelError, match="labels"):
+            blocks.InputLike("labels")("y")  # the two names in the wrong order
         inputs = {i.name: i for i in accessor.model.graph.input}
     assert name == again == "target" and generated.startswith("onnx::input::")
     dims = inputs["target"].type.tensor_type.shape.dim

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from trainweb import TrainingSession
 from trainweb.data import Dataset
-from trainweb.errors import ModelError
+from trainweb.errors import ModelError, SessionError
 from trainweb.generation.pretrained import Pretrained, generation_of
 from trainweb.lora import Adapter, LoraModel
 from trainweb.model.safetensors import read_safetensors
@@ -108,7 +108,8 @@ def test_a_session_saves_what_its_adapters_learned(folder: Path, tmp_path: Path)
         assert isinstance(session.adapted, LoraModel) and session.eval_step(feeds) != learned
         session.adapted.load_adapter(session, adapter)
         assert session.eval_step(feeds) == learned
-    assert TrainingSession.adapted is None
+    with TrainingSession.from_pretrained(folder) as plain, pytest.raises(SessionError, match="has no adapters"):
+        plain.adapted.adapter(plain)
 
 
 def test_a_tokenizer_that_was_saved_after_a_batch_takes_whole_texts(folder: Path) -> None:

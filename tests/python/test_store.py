@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance import fits
+from tests.conformance.models import mlp
 
 import trainweb
+from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
 from trainweb.errors import CheckpointError, ModelError, StorageError
 from trainweb.fit import History, Run, Trainer
@@ -25,7 +27,7 @@ from trainweb.fit import trainer as trainer_module
 from trainweb.fit.trainer import start
 from trainweb.training import store as store_module
 
-from .sessions import Ended, ends_before, session
+from .sessions import Ended, artifacts, batch, ends_before, session, take_steps, warm
 from .test_fit import rows
 
 SCHEDULE = {"type": "Plateau", "learning_rate": 0.02, "patience": 0, "reduction": 0.5, "threshold": 0.3, "warmup": 3}
@@ -281,3 +283,51 @@ def test_another_process_is_kept_out(kept: tuple[trainweb.CheckpointStore, train
         holder.kill()
     store.save(s, "one")
     assert np.isfinite(s.get_contiguous_parameters()).all()
+
+
+def everything(s: trainweb.TrainingSession) -> bytes:
+    return store_module.take_snapshot(s._core).to_bytes()
+
+
+def test_a_session_goes_on_from_each_form_of_its_checkpoint(tmp_path: Path) -> None:
+    with session() as s:
+        s.register_linear_lr_scheduler(2, 9, 0.05)
+        warm(s)
+        s.state.properties["epoch"] = 3
+        store = trainweb.CheckpointStore(tmp_path)
+        store.save(s, "run")
+        file, parameters = s.save(), s.save(include_optimizer_state=False)
+        (tmp_path / "file").write_bytes(file)
+        (tmp_path / "stored").write_bytes(store.read("run"))
+        trained = s.get_contiguous_parameters(False).tobytes()
+        expected = take_steps(s, batch(), 3), everything(s)
+    for form in (file, bytearray(file), store.read("run"), tmp_path / "file", str(tmp_path / "stored")):
+        with session() as other:
+            other.state.properties["mine"] = 1
+            take_steps(other, batch(seed=5), 1)
+            other.load_checkpoint(form)
+            assert dict(other.state.properties) == {"epoch": 3}
+            assert (take_steps(other, batch(), 3), everything(other)) == expected
+    with session() as other:
+        warm(other)
+        other.load_checkpoint(parameters)
+        assert other.get_contiguous_parameters(False).tobytes() == trained
+        assert (other.step_count(), other.get_learning_rate()) == (0, np.float32(0.001))
+        for name in other.parameter_names(True):
+            assert not other.get_gradient(name).any()
+            assert not any(moment.any() for moment in other.get_moments(name).values())
+
+
+def test_a_checkpoint_of_another_session_is_refused() -> None:
+    with session() as s:
+        warm(s)
+        file = s.save()
+    nominal, frozen = artifacts("mlp").nominal_checkpoint, build_artifacts(mlp(), loss="CrossEntropyLoss").checkpoint
+    faults = {file: "the optimizer state of AdamW", file[:-9]: "truncated", b"{}": "not a checkpoint"}
+    faults |= {nominal: "nominal", frozen: "'fc1.bias' is trained \\[4\\] there, and frozen"}
+    with session(optimizer="SGD") as other:
+        before = everything(other)
+        for wrong, text in faults.items():
+            with pytest.raises(CheckpointError, match=text):
+                other.load_checkpoint(wrong)
+        assert everything(other) == before

@@ -20,8 +20,9 @@ from trainweb.fit.steps import Position
 from trainweb.model.graph import Tensor
 from trainweb.model.safetensors import TensorFile
 from trainweb.spelling import camel_case
+from trainweb.training.contents import go_on
 from trainweb.training.history import Epoch
-from trainweb.training.store import LONGEST_NAME, CheckpointStore, go_on, open_snapshot, read_snapshot, take_snapshot
+from trainweb.training.store import LONGEST_NAME, CheckpointStore, open_snapshot, read_snapshot, take_snapshot
 
 if TYPE_CHECKING:
     from trainweb.metrics import Value
@@ -88,7 +89,7 @@ class FitCheckpoint:
         record = read_fit(snapshot, self.options, core.get_parameters_size(False), by_rows=by_rows)
         for epoch in record.epochs:
             self._check_watched(epoch, watched)
-        go_on(core, session)
+        go_on(core.parameters, session)
         history.epochs[:] = record.epochs
         history.losses[:] = record.losses.astype(float).tolist()
         history.optimizer_steps = record.position.optimizer_steps

@@ -262,7 +262,7 @@ class InputLike(Block):
         """Name of the input: `name`, which may be there already, or a new one."""
         accessor = context.current()
         name = name or generate_name("input")
-        if accessor.has(name):
+        if accessor.has(name) and accessor.has(self._like):
             return name
         return add_input_like(self._like, name)
 

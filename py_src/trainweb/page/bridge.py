@@ -42,6 +42,7 @@ from trainweb.training.contents import (
     ContentsInMemory,
     for_file,
     for_session,
+    go_on_from_file,
     leave,
     properties_json,
     read_properties,
@@ -440,6 +441,14 @@ def load_weights(handle: int, file: Any, strict: bool, bases_json: str) -> None:
     opened, source = _training(handle), as_source(file)
     data = bytes(source[0 : len(source)])
     weights.load_weights(_memory(opened, bases_json), opened.models.layout.slots, data, strict=strict)
+
+
+@answered
+def load_checkpoint(handle: int, file: Any, bases_json: str) -> list[list[str]]:
+    """Continue a session from a checkpoint file; returns its properties."""
+    memory = _memory(_training(handle), bases_json)
+    go_on_from_file(memory, as_source(file))
+    return properties_json(memory.properties)
 
 
 @answered

@@ -41,7 +41,7 @@ def session_of_model(
     built, adapted = artifacts_of(model, lora, settings)
     state = CheckpointState(built.contents(nominal=settings.get("nominal_checkpoint", False)))
     session = cls(state, *built.graphs, options)
-    session.adapted = adapted
+    session._adapted = adapted
     return session
 
 

@@ -9,6 +9,7 @@ from typing import Any, Self, Unpack, cast
 
 import numpy as np
 
+from trainweb import messages
 from trainweb.arguments import checks_keywords, flag
 from trainweb.artifacts.builder import LossLike, OptimizerLike
 from trainweb.checkpoint import written
@@ -18,6 +19,7 @@ from trainweb.fit.predict import evaluate, predict
 from trainweb.fit.trainer import Trainer
 from trainweb.generation.generate import GeneratedToken, generate, logits_of, request_of
 from trainweb.generation.pretrained import Pretrained
+from trainweb.lora.adapted import LoraModel
 from trainweb.lora.quantize import quantize
 from trainweb.metrics import Value
 from trainweb.model.graph import Graph
@@ -26,18 +28,31 @@ from trainweb.training.core import Uncopied
 from trainweb.training.history import History, LearningRates
 from trainweb.training.ort.options import SessionOptions
 from trainweb.training.session_methods import SessionMethods
+from trainweb.training.store import load_checkpoint
 
 
 @checks_keywords
 class SessionTasks(SessionMethods, Uncopied):
     """The calls of `TrainingSession` that take a whole model or whole data."""
 
-    adapted: Any = None
-    """The `LoraModel` of a session made with `lora`: it saves, loads and merges."""
+    _adapted: LoraModel | None = None
     tokenizer: Any = None
     """Default tokenizer of `generate`."""
     generation_config: Mapping[str, Any] = MappingProxyType({})
     """Default arguments of `generate`, by name."""
+
+    @property
+    def adapted(self) -> LoraModel:
+        """The `LoraModel` of a session made with `lora`: it saves, loads and merges.
+
+        Raises
+        ------
+        SessionError
+            The session was made without `lora`.
+        """
+        if self._adapted is None:
+            raise messages.NO_ADAPTERS()
+        return self._adapted
 
     @classmethod
     def from_model(
@@ -443,6 +458,21 @@ class SessionTasks(SessionMethods, Uncopied):
         """
         with_state = flag("include_optimizer_state", include_optimizer_state)
         return written("path", path, self._core.save_checkpoint(with_state))
+
+    def load_checkpoint(self, checkpoint: bytes | str | Path) -> None:
+        """Continue from a file of `save`, or from the contents that `CheckpointStore.read` returned.
+
+        Parameters
+        ----------
+        checkpoint : bytes or path
+            The file. Without the state of an optimizer, moments and step count start at 0.
+
+        Raises
+        ------
+        CheckpointError
+            It is damaged, or of a session with other parameters or another optimizer; nothing was changed.
+        """
+        load_checkpoint(self._core, checkpoint)
 
     def export(
         self, path: str | Path | None = None, *, outputs: Sequence[str] | str | None = None, ema: bool = False

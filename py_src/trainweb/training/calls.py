@@ -510,6 +510,14 @@ CALLS = (
         held=Held(reads=(PARAMETERS, GRADIENTS, STATE, *MOMENTS)),
     ),
     Call(
+        "load_checkpoint",
+        "Continue from a checkpoint.",
+        (Argument("checkpoint", WEIGHTS),),
+        python=Public.BY_HAND,
+        page=Public.BY_HAND,
+        held=Held(writes=(PARAMETERS, GRADIENTS, STATE, *MOMENTS)),
+    ),
+    Call(
         "export_model_for_inferencing",
         "The eval model as an inference model, with the current parameters.",
         (Argument("output_names", OUTPUT_NAMES, "Tensors of the eval model to become outputs."), FORM_ARGUMENT, EMA),

@@ -15,7 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.checkpoint import SessionContents, fields
+from trainweb.checkpoint import SessionContents, fields, read_checkpoint
 from trainweb.checkpoint.contents import ParameterHolder, Property, check_same_type
 from trainweb.errors import CheckpointError
 from trainweb.ir.layout import (
@@ -43,6 +43,8 @@ from trainweb.ops.optim.operators import AVERAGES
 from trainweb.training.parameters import MOMENT_OF, Layout, ParameterSlot, Shape, copied
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trainweb.backend.base import Segments
 
 NEW_SEED = [0]
@@ -386,3 +388,59 @@ class ContentsInMemory(ParameterHolder):
             self.write(Tensor(slot.name, "float32", slot.shape, view[start:end]))
             start = end
         self.is_nominal = False
+
+
+def check_places(stored: Any, own: list[Any]) -> None:
+    """Raise for the first parameter that only one of two lists of `places` has, or that differs."""
+    if stored == own:
+        return
+    theirs, mine = _described(stored), _described(own)
+    for name in (*mine, *theirs):
+        there, here = theirs.get(name, "missing"), mine.get(name, "missing")
+        if there != here:
+            raise messages.OTHER_PARAMETER(name=name, stored=there, own=here)
+    raise messages.OTHER_SNAPSHOT(what="parameters")
+
+
+def _described(listed: Any) -> dict[str, str]:
+    """The parameters of `places` by name; a file may hold anything in their place."""
+    rows = [row for row in listed if isinstance(row, list)] if isinstance(listed, list) else []
+    return {
+        name: f"{'frozen' if place[1:2] == [-1] else 'trained'} {shape}"
+        for name, shape, *place in (row for row in rows if len(row) > 1)
+        if isinstance(name, str) and isinstance(shape, list) and all(type(size) is int for size in shape)
+    }
+
+
+def go_on(parameters: ContentsInMemory, contents: SessionContents) -> None:
+    """Continue a session from contents with the session's layout."""
+    write_contents(parameters.host, parameters.layout, contents)
+    parameters.is_nominal = False
+    properties = parameters.properties
+    properties.clear()
+    properties.update(contents.properties)
+
+
+def go_on_from_file(parameters: ContentsInMemory, file: bytes | str | Path) -> None:
+    """Continue a session from a file of `save_checkpoint`. Raise CheckpointError, before any change, for another's."""
+    stored, layout = for_session(read_checkpoint(file)), parameters.layout
+    if stored.is_nominal:
+        raise messages.NOMINAL_GET_ALL()
+    check_places(_listed(stored), _listed(parameters))
+    # A file may lack gradients and moments: they are zeros, as in a new session.
+    if not stored.gradients:
+        stored.gradients = {slot.name: _zeros(slot.name, slot.shape) for slot in layout.trained()}
+    if not stored.moments:
+        names = [name for name in layout.moments if name != AVERAGES.saved]
+        stored.moments = {s.name: {n: _zeros(n, layout.moment(n, s)[1]) for n in names} for s in layout.trained()}
+    go_on(parameters, stored)
+
+
+def _zeros(name: str, shape: Shape) -> Tensor:
+    return Tensor(name, "float32", shape, bytes(ITEM_SIZE["float32"] * prod(shape)))
+
+
+def _listed(holder: ParameterHolder) -> list[Any]:
+    """As `places`, but without the places: a file has none."""
+    trainable = sorted(holder.trainable.items())
+    return [[name, [*holder.type_of(name)[1]], 0, int(is_trained) - 1] for name, is_trained in trainable]

@@ -43,7 +43,7 @@ from trainweb.model.graph import Graph, Tensor, Value, as_float32
 from trainweb.model.lazy import join_parts
 from trainweb.ops.frame.infer import may_decide
 from trainweb.ops.optim.operators import LIMITS, MOMENTS
-from trainweb.training.contents import NEW_SEED, ContentsInMemory, leave, write_contents
+from trainweb.training.contents import NEW_SEED, ContentsInMemory, go_on_from_file, leave, write_contents
 from trainweb.training.decoder import Decoder
 from trainweb.training.export import export_model
 from trainweb.training.forward import Forward
@@ -56,6 +56,8 @@ from trainweb.training.step_kind import EVAL, GENERATE, PREDICT, TRAIN, StepKind
 from trainweb.training.weights import export_weights, load_weights
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trainweb.backend.base import Host
     from trainweb.backend.engine import Engine
     from trainweb.backend.plan import LoadedPlan, Plan
@@ -560,6 +562,10 @@ class SessionCore:
     def save_checkpoint(self, include_optimizer_state: bool = False) -> bytes:
         self._check()
         return write_checkpoint(self.state._to_checkpoint(include_optimizer_state))
+
+    def load_checkpoint(self, checkpoint: bytes | str | Path) -> None:
+        self._check()
+        go_on_from_file(self.parameters, checkpoint)
 
     def export_model_for_inferencing(self, output_names: Sequence[str] | None, ema: bool) -> bytes:
         self._check()

@@ -19,23 +19,27 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from trainweb import messages
 from trainweb.arguments import checks_keywords, instance_of, path_of
 from trainweb.checkpoint import SessionContents, fields, write_file_atomically
+from trainweb.errors import CheckpointError
 from trainweb.ir.layout import GRADIENTS, STATE, STATE_LAZY_RESET
+from trainweb.model.checks import Limits
 from trainweb.model.graph import ITEM_SIZE, Tensor
+from trainweb.model.reader import load_bytes
 from trainweb.model.safetensors import TensorFile
 from trainweb.training.contents import (
     SEGMENTS,
     STATE_KEPT,
+    check_places,
     check_state,
+    go_on,
     properties_json,
     read_contents,
     read_properties,
-    write_contents,
 )
 from trainweb.training.parameters import Shape
 from trainweb.training.session_methods import SessionMethods
@@ -101,28 +105,6 @@ def places(core: SessionCore) -> str:
     return json.dumps(listed, separators=(",", ":"), ensure_ascii=False)
 
 
-def _check_places(stored: Any, expected: list[Any]) -> None:
-    """Raise for the first parameter that only one of two lists of `places` has, or that differs."""
-    if stored == expected:
-        return
-    theirs, mine = _described(stored), _described(expected)
-    for name in (*mine, *theirs):
-        there, here = theirs.get(name, "missing"), mine.get(name, "missing")
-        if there != here:
-            raise messages.OTHER_PARAMETER(name=name, stored=there, own=here)
-    raise messages.OTHER_SNAPSHOT(what="parameters")
-
-
-def _described(listed: Any) -> dict[str, str]:
-    """The parameters of `places` by name; a file may hold anything in their place."""
-    rows = [row for row in listed if isinstance(row, list)] if isinstance(listed, list) else []
-    return {
-        name: f"{'frozen' if place[1:2] == [-1] else 'trained'} {shape}"
-        for name, shape, *place in (row for row in rows if len(row) > 1)
-        if isinstance(name, str) and isinstance(shape, list) and all(type(size) is int for size in shape)
-    }
-
-
 def read_snapshot(core: SessionCore, snapshot: TensorFile) -> SessionContents:
     """Check everything that a session takes of a snapshot.
 
@@ -134,7 +116,7 @@ def read_snapshot(core: SessionCore, snapshot: TensorFile) -> SessionContents:
         It is of a session with other parameters or another optimizer, or was changed; nothing was changed here.
     """
     core._check()
-    _check_places(fields.parse(snapshot.metadata, "parameters"), json.loads(places(core)))
+    check_places(fields.parse(snapshot.metadata, "parameters"), json.loads(places(core)))
     stored, mine = snapshot.metadata.get("optimizer", ""), core.layout.optimizer
     if stored and mine and stored != mine:
         raise messages.OTHER_OPTIMIZER(stored=stored[:LONGEST_NAME], own=mine)
@@ -164,13 +146,13 @@ def read_snapshot(core: SessionCore, snapshot: TensorFile) -> SessionContents:
     return contents
 
 
-def go_on(core: SessionCore, contents: SessionContents) -> None:
-    """Continue a session from contents with the session's layout."""
-    write_contents(core.host, core.layout, contents)
-    core.parameters.is_nominal = False
-    properties = core.parameters.properties
-    properties.clear()
-    properties.update(contents.properties)
+def load_checkpoint(core: SessionCore, file: bytes | str | Path) -> None:
+    """Continue a session from a file of `save`, or from the contents of a store's checkpoint."""
+    data, _ = load_bytes(file, Limits(), "checkpoint", CheckpointError)
+    if data[7:9] == b"\0{":  # safetensors
+        go_on(core.parameters, read_snapshot(core, open_snapshot(bytes(data[0 : len(data)]))))
+    else:
+        core.load_checkpoint(file)
 
 
 def make_header(contents: bytes) -> bytes:
@@ -248,7 +230,7 @@ class CheckpointStore:
             It is damaged, or of a session with other parameters or another optimizer; nothing was changed.
         """
         core = _core(session)
-        go_on(core, read_snapshot(core, open_snapshot(self.read(name))))
+        go_on(core.parameters, read_snapshot(core, open_snapshot(self.read(name))))
 
     def list(self) -> list[StoredCheckpoint]:
         """Return the checkpoints sorted by name: `name`, `nbytes` and `written` of each."""

@@ -7,7 +7,7 @@ import { checkVector, type WeightedUpdate } from "../federated/updates.js";
 import { badSetting, describe, refuseSettingIf } from "../data/checks.js";
 import { checkKnown } from "../data/nearest.js";
 import { isObject } from "../wire/kinds.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import { concatenate } from "../wire/pieces.js";
 import { bytesOf } from "./tensors.js";
 
@@ -75,6 +75,7 @@ const MAX_REASON = 500;
 export async function joinFlower(url: string | URL, session: FlowerSession, options: FlowerOptions): Promise<void> {
   checkOptions(options);
   options.signal?.throwIfAborted();
+  refuseIf(typeof WebSocket === "undefined", "NO_WEBSOCKET");
   const names = await session.parameterNames({ trainableOnly: options.statistics !== "average" });
   const shapes = await Promise.all(
     names.map(async (name) => ({ name, shape: (await session.getParameterTypeAndShape(name)).dims })),

@@ -178,7 +178,7 @@ export interface ResolvedOptions extends LoadOptions {
  *
  * @param more - further names that the call takes in the same object
  */
-export function resolveOptions(options: unknown, more: readonly string[] = []): ResolvedOptions {
+export function resolveOptions(options?: unknown, more: readonly string[] = []): ResolvedOptions {
   throwIf(options !== undefined && !isObject(options), TypeError, "'options' must be an object.");
   const settings: SessionOptions = options ?? {};
   checkKnown("The session option", settings, [...Object.keys(NAMES), ...more]);

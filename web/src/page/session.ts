@@ -37,6 +37,7 @@ import { checkFlag, checkNumber, trainableOnlyOf, type TrainableOnly } from "./c
 import { checkForm, type FileOptions } from "./call-arguments.js";
 import type { SharedContents } from "./shared-contents.js";
 import { Channel } from "./channel.js";
+import { whole } from "./download.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
 import { FederatedClient } from "./federated.js";
@@ -62,7 +63,7 @@ import type {
 import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { StepSender } from "./step-sender.js";
 import { openArtifacts, openBundle, openModel } from "./open-session.js";
-import type { Source } from "./sources.js";
+import { checkSource, loadSource, type Source } from "./sources.js";
 import { isTensor, mustBe } from "../data/checks.js";
 import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, packFeeds, packTensor, unpackTensor } from "./tensors.js";
@@ -547,6 +548,25 @@ export class TrainingSession extends SessionMethods {
   async save<Form extends FileForm = "bytes">(options: SaveCheckpointOptions<Form> = {}): Promise<FileOf<Form>> {
     const known = { includeOptimizerState: true, as: true } as const;
     return this.saveCheckpoint({ includeOptimizerState: true, ...checkOptions("save", options, known) });
+  }
+
+  /**
+   * Continue from a file of `save`, or from the contents that `CheckpointStore.read` returned. Without the state of an
+   * optimizer, moments and step count start at 0.
+   *
+   * @param checkpoint - a URL, in Node also a path, bytes or a Blob
+   * @throws CheckpointError: it is damaged, or of a session with other parameters or another optimizer; nothing was
+   *   changed. SessionError while a fit runs
+   */
+  async loadCheckpoint(checkpoint: Source): Promise<void> {
+    this.#channel.check();
+    refuseIf(this.#fit !== null, "FIT_RUNNING");
+    checkSource("checkpoint", checkpoint);
+    const load = async (): Promise<Uint8Array> => {
+      const file = await whole(await loadSource("checkpointState", checkpoint, resolveOptions()));
+      return file instanceof Blob ? new Uint8Array(await file.arrayBuffer()) : file;
+    };
+    await this.#steps.follow(this.#channel.post(load(), (file) => this.#channel.callOf("loadCheckpoint", [file])));
   }
 
   /** `exportModelForInferencing` of the outputs of the model, or of the named outputs. */

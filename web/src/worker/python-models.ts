@@ -95,6 +95,7 @@ interface Questions {
   /** The inputs of a step that predicts or makes tokens. */
   readonly forward_inputs: [args: [kind: string], value: readonly Declaration[]];
   readonly load_adapter: [args: [weights: Uint8Array, config: string, bases: Bases], value: null];
+  readonly load_checkpoint: [args: [file: Uint8Array, bases: Bases], value: readonly Property[]];
   readonly load_weights: [args: [weights: Uint8Array, strict: boolean, bases: Bases], value: null];
   readonly merge_adapter: [args: [bases: Bases], value: null];
   readonly moment_places: [args: [name: string], value: readonly MomentPlace[]];

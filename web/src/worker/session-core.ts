@@ -40,7 +40,7 @@ import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
 import { bytesOf, checkCount, checkRate, memoryOf, readParameter, typeOf, writeParameter } from "./session-values.js";
 import { writeContents, type SessionContents } from "./session-contents.js";
-import { readSnapshot, takeSnapshot } from "./snapshot.js";
+import { isSafetensors, openSnapshot, readSnapshot, takeSnapshot } from "./snapshot.js";
 import { EVAL, isForward, OPTIMIZER, outputsOf, stepKind, TRAIN, type StepKind } from "./step-kind.js";
 
 /** Options of a session. */
@@ -524,6 +524,17 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return withValue(this.#models.get("saveCheckpoint"), (models) => {
       const { file } = models.ask("checkpoint", includeOptimizerState, this.properties, this.host.bases);
       return this.#assembled(models, "saveCheckpoint", file, form);
+    });
+  }
+
+  loadCheckpoint(file: Uint8Array): MaybePromise<null> {
+    if (isSafetensors(file)) {
+      return withValue(this.restore(this.read(openSnapshot(file))), () => null);
+    }
+    return withValue(this.#models.get("loadCheckpoint"), (models) => {
+      this.properties = models.ask("load_checkpoint", file, this.host.bases).value;
+      this.#nominal = false;
+      return null;
     });
   }
 

@@ -10,6 +10,9 @@ import type { StepHost } from "./host.js";
 import { readSafetensors, type TensorFile } from "./safetensors.js";
 import { checkState, readProperties, SEGMENTS, STATE_KEPT, type Property, type SessionContents } from "./session-contents.js";
 
+/** Of a safetensors file, before its header. */
+const LENGTH_BYTES = 8;
+
 /** The part of it that sessions on one checkpoint state share: rate, step and schedule. */
 const STATE_SHARED: readonly [number, number] = [4 * STATE_LEARNING_RATE, 4 * STATE_SEED];
 
@@ -42,6 +45,11 @@ export function takeSnapshot(host: StepHost, owner: Owner, properties: readonly 
  */
 export function sharedPart({ metadata, tensors }: TensorFile): TensorFile {
   return { metadata: { ...metadata, shared: "true" }, tensors: new Map([...tensors].filter(([name]) => name !== "gradients")) };
+}
+
+/** True for a safetensors file; a checkpoint of onnxruntime-training has a name of its format in these bytes. */
+export function isSafetensors(file: Uint8Array): boolean {
+  return file[LENGTH_BYTES] === "{".charCodeAt(0) && file[LENGTH_BYTES - 1] === 0;
 }
 
 /** @throws CheckpointError for a file that is not a snapshot */

@@ -75,8 +75,8 @@ SHOWN_NAME = 80
 
 
 ALIASES = dict(sep="delimiter", monitor="metric", verbose="progress", class_weight="loss", loss_weights="loss")
-ALIASES |= dict(lr="learning_rate")
-"""Names of arguments in pandas and Keras, and those that do the same here."""
+ALIASES |= dict(lr="learning_rate", lora_alpha="alpha", target_modules="targets", init_lora_weights="init")
+"""Names of arguments in pandas, Keras and PEFT, and those that do the same here."""
 OF_CALLS = dict.fromkeys(("loss", "optimizer", "sample_weight", "frozen_params", "requires_grad"), "from_model")
 OF_CALLS |= dict.fromkeys(("metrics", "epochs", "batch_size", "validation_split"), "fit")
 OF_CALLS |= dict(checkpoint="fit or TrainingSession", threads="the session options", learning_rate="from_model")

@@ -78,7 +78,8 @@ ALIASES = dict(sep="delimiter", monitor="metric", verbose="progress", classweigh
 ALIASES |= dict(lr="learning_rate", acc="accuracy", bce="BCEWithLogitsLoss", bceloss="BCEWithLogitsLoss")
 ALIASES |= dict(mae="L1Loss", meanabsoluteerror="L1Loss", meansquarederror="MSELoss", nllloss="CrossEntropyLoss")
 ALIASES |= dict(binarycrossentropy="BCEWithLogitsLoss", sparsecategoricalcrossentropy="CrossEntropyLoss")
-"""Names in pandas, PyTorch and Keras, in small letters without "_", and those that do the same here."""
+ALIASES |= dict(loraalpha="alpha", targetmodules="targets", initloraweights="init")
+"""Names in pandas, PyTorch, Keras and PEFT, in small letters without "_", and those that do the same here."""
 OF_CALLS = dict.fromkeys(("loss", "optimizer", "sample_weight", "frozen_params", "requires_grad"), "from_model")
 OF_CALLS |= dict.fromkeys(("metrics", "epochs", "batch_size", "validation_split"), "fit")
 OF_CALLS |= dict(checkpoint="fit or TrainingSession", threads="the session options", learning_rate="from_model")

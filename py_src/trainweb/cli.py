@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of the pipe, such as `head`, has closed it: the rest of the buffer is dropped.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (TrainwebError, OSError, ValueError) as e:
+    except (TrainwebError, OSError, ValueError, TypeError) as e:
         return _fail(args.command, f"{type(e).__name__}: {e}")
     except ModuleNotFoundError as e:
         return _fail(args.command, f"this needs {e.name}, which is not installed. {IN_PYTHON}")

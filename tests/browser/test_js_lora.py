@@ -156,6 +156,8 @@ HEADER = """asBytes(btoa("\\x38\\0\\0\\0\\0\\0\\0\\0" +
 WRONG = [
     ("open({ targets: ['q_proj'], rank: 0 })", "ModelError", "lora.rank is 0; it must be an integer >= 1"),
     ("open({ ranks: 2 })", "TypeError", "lora has no setting 'ranks'; did you mean 'rank'?"),
+    ("open({ loraAlpha: 16 })", "TypeError", "did you mean 'alpha'?"),
+    ("open({ targetModules: ['q_proj'] })", "TypeError", "did you mean 'targets'?"),
     ("open({ targets: ['nobody'] })", "ModelError", "'nobody' is not a module that can be adapted"),
     ("open({ targets: '' })", "ModelError", "'' is not a module that can be adapted"),
     ("open({ targets: 3 })", "ModelError", "lora.targets is 3; it must be a name or regular expression, or a list"),

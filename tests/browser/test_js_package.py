@@ -533,6 +533,17 @@ def test_a_strict_content_security_policy(browser: Browser, make_site: Callable[
     assert losses[2] < losses[0]
 
 
+def test_a_policy_without_webassembly_is_told_the_one_word_that_it_lacks(
+    browser: Browser, make_site: Callable[..., Site]
+) -> None:
+    """The browser's own text names 'unsafe-eval', which allows more than is needed."""
+    site = make_site(csp=STRICT_POLICY.replace(" 'wasm-unsafe-eval'", ""))
+    with open_js_page(browser, site) as js:
+        error = js.failure(TRAIN)
+    text = "The page's content security policy lacks script-src 'wasm-unsafe-eval', which http"
+    assert error["name"] == "EngineError" and error["message"].startswith(text) and "'unsafe" not in error["message"]
+
+
 @pytest.mark.parametrize("isolated", [False, True])
 def test_loaded_from_another_origin(browser: Browser, make_site: Callable[..., Site], isolated: bool) -> None:
     """As from a content delivery network: scripts, kernels and Python all come from there."""

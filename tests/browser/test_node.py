@@ -423,6 +423,6 @@ def test_a_client_of_flower_without_websocket_says_so() -> None:
     """As in Node 20; later versions have it."""
     code = """import { joinFlower, TrainingSession } from "trainweb";
         delete globalThis.WebSocket;
-        const s = await TrainingSession.createFromModel("docs/first.onnx", { loss: "CrossEntropyLoss", optimizer: "SGD" });
+        const s = await TrainingSession.createFromModel("docs/first.onnx", { loss: "CrossEntropyLoss" });
         await joinFlower("ws://localhost:1", s, { train() {} }).catch((e) => console.log(e.name, e.message));"""
     assert node(code).startswith("SessionError No WebSocket is here: set globalThis.WebSocket, in Node 20")

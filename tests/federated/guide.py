@@ -2,8 +2,9 @@
 
     ./build.sh test-federated
 
-Also with statistics that stay with each client, and with adapters. The parameters at the end must be those of PyTorch's clients with
-Flower (statistics.npz). Those of adapters must be those of sessions without Flower, which numpy averages.
+Also with statistics that stay with each client, and with adapters. The parameters at the end must be those of
+PyTorch's clients with Flower (statistics.npz). Those of adapters must be those of sessions without Flower, which numpy
+averages.
 """
 
 import json

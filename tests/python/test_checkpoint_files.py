@@ -364,6 +364,10 @@ os.replace = slowly
 write_file_atomically(sys.argv[1], b"of another process")
 """
 
+    def test_a_folder_that_is_missing_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError, match=rf"{tmp_path}/no/such'$"):
+            write_file_atomically(tmp_path / "no" / "such" / "model.onnx", b"")
+
     def test_temporary_files_of_killed_processes_are_removed(self, tmp_path: Path) -> None:
         path = tmp_path / "file"
         others = [tmp_path / name for name in (".file.short.tmp", ".other.abcdefgh.tmp", "file.abcdefgh.tmp")]

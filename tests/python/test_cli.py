@@ -133,6 +133,10 @@ def test_a_bundle_within_a_budget(artifacts: Path, capsys: pytest.CaptureFixture
     [
         (["artifacts", "missing.onnx"], "missing.onnx"),
         (["artifacts", str(GOLDEN / "base.onnx"), "--loss", "Nope"], "'Nope' is not one of"),
+        (
+            ["artifacts", str(GOLDEN / "base.onnx"), "--loss", '{"type": "CrossEntropyLoss", "ignoreIndex": 1}'],
+            "has no setting 'ignoreIndex'; did you mean 'ignore_index'?",
+        ),
         (["inspect", str(GOLDEN / "trace.json")], "ModelError"),
         (["export", ".", "x", "-o", "y.onnx"], "does not exist"),
     ],

@@ -199,3 +199,10 @@ def test_an_export_has_no_note_of_a_loss() -> None:
     with opened(made(linear(), weighted_entropy())) as s:
         exported = s.export()
     assert not onnx.load_from_string(exported).metadata_props
+
+
+def test_an_unknown_output_is_answered_with_the_outputs_of_the_model() -> None:
+    with trainweb.TrainingSession.from_model(two_heads(), loss=TwoHeads()) as session:
+        own = list(session.predict(ROWS))
+        with pytest.raises(ModelError, match=f"The model gives {', '.join(own)}; other tensors of it are "):
+            session.export_model_for_inferencing(["nope"])

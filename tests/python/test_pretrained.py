@@ -303,3 +303,21 @@ def test_what_a_folder_lacks_is_said(folder: Path, monkeypatch: pytest.MonkeyPat
         TrainingSession.from_pretrained(folder, file="third.onnx")
     with pytest.raises(ModelError, match=r"There is no folder 'somebody/model': download the repository first"):
         TrainingSession.from_pretrained("somebody/model")
+
+
+def test_bits_without_adapters_warn_of_the_bits_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainweb.lora.quantize.LEAST_ELEMENTS", 128)
+    with pytest.warns(UserWarning) as caught, TrainingSession.from_pretrained(folder, bits=8):
+        pass
+    said = [str(one.message) for one in caught]
+    assert any("numbers in the file's parameters are trained" in text for text in said)
+    assert not any("not in the file" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("peft", "ours"),
+    {"r": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout", "target_modules": "targets"}.items(),
+)
+def test_settings_by_their_names_in_peft_are_answered_with_ours(folder: Path, peft: str, ours: str) -> None:
+    with pytest.raises(TypeError, match=f"no setting '{peft}'; did you mean '{ours}'"):
+        TrainingSession.from_pretrained(folder, lora={peft: 4})

@@ -174,7 +174,27 @@ def dropped(opset: int, ratio: float | None = 0.25, training: bool | None = None
 def test_dropout_that_stays_off_is_told(file: bytes, told: bool) -> None:
     said = built(file, loss="MSELoss")[1]
     assert trainweb.check(file, loss="MSELoss").remarks == trainweb.check(file).remarks == said
-    assert ["1 Dropout node is in inference mode" in text for text in said] == [True] * told
+    assert [text.startswith("1 of 1 Dropout nodes are in inference mode") for text in said] == [True] * told
+
+
+def test_dropouts_that_work_are_told_apart_from_those_of_attention() -> None:
+    """As PyTorch's exporter writes a module in training mode with scaled_dot_product_attention."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Dropout", ["a", "ratio", "training"], ["b"]),
+        helper.make_node("Dropout", ["b", "none"], ["c"]),
+        helper.make_node("Softmax", ["c"], ["d"]),
+        helper.make_node("Dropout", ["d", "ratio"], ["y"]),
+    ]
+    tensors = {"w": drawn(4, 3), "ratio": np.float32(0.25), "none": np.float32(0), "training": np.bool_(True)}
+    file = model(nodes, X, Y, {name: np.array(tensor) for name, tensor in tensors.items()})
+    artifacts, (said,) = built(file, loss="MSELoss")
+    assert said.startswith("1 of 2 Dropout nodes are") and "attn_implementation='eager'" in said
+    feeds = {"x": drawn(64, 4), "labels": drawn(64, 3)}
+    with TrainingSession(**artifacts) as session:
+        assert len({float(next(iter(session.train_step(feeds).values()))) for _ in range(3)}) == 3
+        again = session.export(outputs="y")
+    assert "2 of 2 Dropout nodes are" in (said := built(again, loss="MSELoss")[1][0]) and "session's export" in said
 
 
 # Outputs that the file declares wrong.

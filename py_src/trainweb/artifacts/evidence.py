@@ -578,9 +578,9 @@ def lost_parameters(graph: Graph) -> list[Decision]:
     """Parameters of the source module that the exporter's optimizer left no tensor of.
 
     The optimizer leaves no Constant node of the exporter. Without the optimizer, a parameter that lacks a tensor is
-    another name of a tied parameter, or has no reader.
+    another name of a tied parameter, or has no reader. Quantized weights have other names.
     """
-    if any(node.op_type == "Constant" and SCOPES in node.notes for node in graph.nodes):
+    if any((node.op_type == "Constant" and SCOPES in node.notes) or "NBits" in node.op_type for node in graph.nodes):
         return []
     held, called = set(graph.initializers), named_by_calls(graph)
     for tensor in graph.initializers.values():

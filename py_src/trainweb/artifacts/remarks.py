@@ -68,13 +68,14 @@ def _remark_on_dropout(graph: Graph, constants: Mapping[str, Tensor]) -> list[st
         return tensor.values()[0] if tensor is not None and tensor.size == 1 else name or default
 
     nodes = [node for node in graph.nodes if node.op_type == "Dropout" and not node.domain]
-    count = sum(not number(node, 2, False) and number(node, 1, node.attrs.get("ratio", 0.5)) != 0 for node in nodes)
+    trains = [number(node, 2, False) for node in nodes if number(node, 1, node.attrs.get("ratio", 0.5)) != 0]
+    count = sum(not one for one in trains)
     if not count:
         return []
-    return [
-        f"{count} Dropout node{' is' if count == 1 else 's are'} in inference mode in this file, so training drops "
-        "nothing. Export the module in training mode to drop as it does."
-    ]
+    way = "Export the module in training mode to drop as it does; a trained session's export drops nothing."
+    if count < len(trains):
+        way = "PyTorch's exporter turns off dropout in 'sdpa' attention; with attn_implementation='eager' it stays."
+    return [f"{count} of {len(trains)} Dropout nodes are in inference mode in this file, and drop nothing. {way}"]
 
 
 def remark_on_norms(graph: Graph, chosen: Selection, batch_norm: str | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import tempfile
@@ -31,6 +32,8 @@ def write_file_atomically(path: str | os.PathLike[str], data: bytes | bytearray 
         The directory does not exist or the disk is full; `path` is as it was.
     """
     target = Path(os.path.realpath(path_of("path", path)))
+    if not target.parent.exists():  # else the temporary file would be named
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target.parent))
     prefix = f".{target.name[:100]}."
     _sweep(target.parent, prefix)
     descriptor, temporary = _open_temporary(target.parent, prefix)

@@ -133,9 +133,8 @@ class ExternalData:
             return memoryview(view)[location.offset : end]
         if self._directory is None:
             raise ModelError(
-                f"{what} lies in external file {location.name[:200]!r}: pass "
-                f"external_data={{location: bytes}} (in a page the option externalData), "
-                "for a model given as bytes reads no files"
+                f"{what} lies in external file {location.name[:200]!r}: pass external_data={{location: bytes}} (in "
+                "JavaScript externalData: [{ path, data }]), for a model given as bytes reads no files"
             )
         if location.name not in self._large:
             if location.name not in self._open:

@@ -12,6 +12,7 @@ from trainweb.model.graph import DECLARED_TYPE, LOSS_TERMS, OWN_OUTPUTS, SAMPLE_
 from trainweb.model.lazy import Part
 from trainweb.model.writer import model_parts
 from trainweb.ops.frame.shapes import infer_shapes
+from trainweb.training.outputs import noted_names
 
 if TYPE_CHECKING:
     from trainweb.checkpoint.contents import ParameterHolder
@@ -60,9 +61,9 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
         if not name:
             raise ModelError("Name of graph output cannot be empty.")
         if name not in known:
-            own_outputs = [v.name for v in graph.outputs]
+            own_outputs = noted_names(graph, OWN_OUTPUTS) or [v.name for v in graph.outputs]
             raise ModelError(
-                f"Expected graph output for inference graph {name} could not be found. The eval model gives "
+                f"Expected graph output for inference graph {name} could not be found. The model gives "
                 f"{', '.join(own_outputs)}; other tensors of it are "
                 f"{_some_of(n for n in producers if n not in own_outputs)}."
             )

@@ -88,7 +88,7 @@ def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str
     fed = [name for name in names if name not in unlabeled]
     if not fed:
         return ModelOutputs(results[1:], None, [], (None, None), results, fed)
-    noted, terms = _noted(graph, OWN_OUTPUTS), [name for name in _noted(graph, LOSS_TERMS) if name in results]
+    noted, terms = noted_names(graph, OWN_OUTPUTS), [name for name in noted_names(graph, LOSS_TERMS) if name in results]
     if noted:
         pairs = _pairs(graph, [name for name in names if name not in weights], noted)
         return ModelOutputs(noted, None, pairs, _default(graph, fed, noted), results, fed, terms, unlabeled)
@@ -98,7 +98,7 @@ def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str
     return ModelOutputs(own_outputs, compared, [], default, results, fed, terms, unlabeled)
 
 
-def _noted(graph: Graph, note: str) -> list[str]:
+def noted_names(graph: Graph, note: str) -> list[str]:
     """Names of tensors that a builder of artifacts noted."""
     try:
         names = json.loads(graph.metadata.get(note, "[]"))

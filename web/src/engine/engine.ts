@@ -569,7 +569,13 @@ async function compile(
   try {
     return await WebAssembly.compile(bytes);
   } catch (error) {
-    throw new EngineError(`${source} does not compile here, or is damaged: ${messageOf(error)}`);
+    const reason = messageOf(error);
+    // Browsers name 'unsafe-eval', which allows more than WebAssembly.
+    throw new EngineError(
+      /content security|CSP/i.test(reason)
+        ? `The page's content security policy lacks script-src 'wasm-unsafe-eval', which ${source} needs.`
+        : `${source} does not compile here, or is damaged: ${reason}`,
+    );
   }
 }
 

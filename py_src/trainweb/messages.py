@@ -1,6 +1,6 @@
 """Texts of a session's errors, for Python and the page: `scripts/session_description.py` gives them to TypeScript.
 
-A text is a template of `str.format`; `{x!r}` is a value as Python shows it, also in the page.
+A text is a template of `str.format`; `{x!r}` is a value as Python shows it, also in the page, where None is null.
 """
 
 from __future__ import annotations

@@ -13,9 +13,6 @@ const FORMAT = "trainweb-session-1";
 /** Letters of an optimizer's name that a message shows. */
 export const LONGEST_NAME = 40;
 
-/** Of a safetensors file, before its header. */
-const LENGTH_BYTES = 8;
-
 /** The part of it that sessions on one checkpoint state share: rate, step and schedule. */
 const STATE_SHARED: readonly [number, number] = [4 * STATE_LEARNING_RATE, 4 * STATE_SEED];
 
@@ -50,9 +47,9 @@ export function sharedPart({ metadata, tensors }: TensorFile): TensorFile {
   return { metadata: { ...metadata, shared: "true" }, tensors: new Map([...tensors].filter(([name]) => name !== "gradients")) };
 }
 
-/** True for a safetensors file; a checkpoint of onnxruntime-training has a name of its format in these bytes. */
+/** True for a safetensors file: eight bytes of length, then JSON. */
 export function isSafetensors(file: Uint8Array): boolean {
-  return file[LENGTH_BYTES] === "{".charCodeAt(0) && file[LENGTH_BYTES - 1] === 0;
+  return file[7] === 0 && file[8] === 0x7b;
 }
 
 /** @throws CheckpointError for a file that is not a snapshot */

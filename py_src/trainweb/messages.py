@@ -59,9 +59,7 @@ UNCOUNTED_ROWS = Message(
 PROXIMAL_CHECKPOINT = Message(
     ModelError, "A fit with 'proximal' cannot continue from a checkpoint, which lacks the parameters at its start."
 )
-NEEDS_EXTRA = Message(
-    UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]'. It runs in CPython only."
-)
+NEEDS_EXTRA = Message(UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]', in CPython.")
 BEYOND_BOUND = Message(
     ModelError,
     "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or give all members a larger "

@@ -44,7 +44,7 @@ GROUPS = {
         export_model_for_inferencing
     """,
     "Save": """
-        save save_checkpoint state add_property get_property get_property_kind property_names
+        save save_checkpoint load_checkpoint state add_property get_property get_property_kind property_names
         delete_property export_weights load_weights adapter load_adapter
         merge_adapter adapted get_contiguous_parameters load_parameters_buffer update_parameter get_parameter
     """,

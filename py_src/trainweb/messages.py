@@ -1,6 +1,6 @@
 """Texts of a session's errors, for Python and the page: `scripts/session_description.py` gives them to TypeScript.
 
-A text is a template of `str.format`; `{x!r}` is a value as Python shows it, also in the page.
+A text is a template of `str.format`; `{x!r}` is a value as Python shows it, also in the page, where None is null.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ UNCOUNTED_ROWS = Message(
 PROXIMAL_CHECKPOINT = Message(
     ModelError, "A fit with 'proximal' cannot continue from a checkpoint, which lacks the parameters at its start."
 )
-NEEDS_EXTRA = Message(
-    UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]'. It runs in CPython only."
-)
+NEEDS_EXTRA = Message(UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]', in CPython.")
 BEYOND_BOUND = Message(
     ModelError,
     "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or give all members a larger "

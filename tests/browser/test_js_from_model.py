@@ -214,7 +214,7 @@ ADAMW = "type: 'AdamW'"
         ("open({ loss: 'meanAbsoluteError' })", "TypeError", ["did you mean 'L1Loss'"]),
         ("open({ loss: { y: { weight: 2 } } })", "ModelError", ["loss.y needs the setting 'type': one of MSELoss"]),
         ("open({ loss: { y: 'MSELoss', z: [] } })", "ModelError", ["loss.z is []; it must be a loss, or a list"]),
-        ("open({ loss: { y: 'MSELoss', z: null } })", "ModelError", ["loss.z is None; it must be the name of one"]),
+        ("open({ loss: { y: 'MSELoss', z: null } })", "ModelError", ["loss.z is null; it must be the name of one"]),
         ("open({ loss: { y: ['MSELoss', 5] } })", "ModelError", ["loss.y is 5; it must be the name of one"]),
         (
             "open({ loss: { logits: 'CrossEntropyLoss' }, sampleWeight: { logit: 'w' } })",

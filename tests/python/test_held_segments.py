@@ -40,6 +40,7 @@ ARGUMENTS: dict[str, Callable[[SessionCore], tuple[Any, ...]]] = {
     "save_checkpoint": lambda s: (True,),
     "export_model_for_inferencing": lambda s: (["logits"], True),
     "export_weights": lambda s: ("npz", True),
+    "load_checkpoint": lambda s: (s.save_checkpoint(True),),
     "load_weights": lambda s: (s.export_weights("npz", False), True),
 }
 """Arguments of the calls that take some, for a core after a step."""

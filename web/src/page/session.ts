@@ -564,7 +564,7 @@ export class TrainingSession extends SessionMethods {
     checkSource("checkpoint", checkpoint);
     const load = async (): Promise<Uint8Array> => {
       const file = await whole(await loadSource("checkpointState", checkpoint, resolveOptions()));
-      return file instanceof Blob ? new Uint8Array(await file.arrayBuffer()) : file;
+      return new Uint8Array(await new Response(file).arrayBuffer());
     };
     await this.#steps.follow(this.#channel.post(load(), (file) => this.#channel.callOf("loadCheckpoint", [file])));
   }

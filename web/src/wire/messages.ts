@@ -44,13 +44,13 @@ export function refuseIf<Name extends MessageName>(isWrong: boolean, name: Name,
   }
 }
 
-/** A value as Python shows it; of an object, its kind. */
+/** A value as Python shows it, but null and undefined; of an object, its kind. */
 export function show(value: unknown): string {
   if (Array.isArray(value)) {
     return `[${value.map(show).join(", ")}]`;
   }
   if (value === null || value === undefined) {
-    return "None";
+    return String(value);
   }
   if (typeof value === "boolean") {
     return value ? "True" : "False";

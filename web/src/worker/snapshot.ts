@@ -10,9 +10,6 @@ import type { StepHost } from "./host.js";
 import { readSafetensors, type TensorFile } from "./safetensors.js";
 import { checkState, readProperties, SEGMENTS, STATE_KEPT, type Property, type SessionContents } from "./session-contents.js";
 
-/** Of a safetensors file, before its header. */
-const LENGTH_BYTES = 8;
-
 /** The part of it that sessions on one checkpoint state share: rate, step and schedule. */
 const STATE_SHARED: readonly [number, number] = [4 * STATE_LEARNING_RATE, 4 * STATE_SEED];
 
@@ -47,9 +44,9 @@ export function sharedPart({ metadata, tensors }: TensorFile): TensorFile {
   return { metadata: { ...metadata, shared: "true" }, tensors: new Map([...tensors].filter(([name]) => name !== "gradients")) };
 }
 
-/** True for a safetensors file; a checkpoint of onnxruntime-training has a name of its format in these bytes. */
+/** True for a safetensors file: eight bytes of length, then JSON. */
 export function isSafetensors(file: Uint8Array): boolean {
-  return file[LENGTH_BYTES] === "{".charCodeAt(0) && file[LENGTH_BYTES - 1] === 0;
+  return file[7] === 0 && file[8] === 0x7b;
 }
 
 /** @throws CheckpointError for a file that is not a snapshot */

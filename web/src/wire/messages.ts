@@ -50,7 +50,7 @@ export function show(value: unknown): string {
     return `[${value.map(show).join(", ")}]`;
   }
   if (value === null || value === undefined) {
-    return "None";
+    return value === null ? "None" : "undefined";
   }
   if (typeof value === "boolean") {
     return value ? "True" : "False";

@@ -353,7 +353,7 @@ CSV_RAGGED = Message(FeedError, "Line {line} has {actual} values; the header has
 CSV_MISSING = Message(
     FeedError,
     "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows "
-    'out, or to values for columns, and under "*" a word for all others. For floats, "keep" gives NaN.',
+    'out, to "keep" for NaN of floats, or to a value by column: {column!r}: "none", and "*": "keep" for all others.',
 )
 CSV_FILL = Message(FeedError, "'missing' has a value for column {column!r}, which no input takes; they take {names}.")
 CSV_VALUE = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")

@@ -104,7 +104,11 @@ WRONG = [
         "{}",
         "[10] of one row in the data: reshape it to [1, 10].",
     ),
-    ("({ x: document.createElement('img'), labels })", "{}", "'x' is HTMLImageElement: give a tensor, such as 'readImage' makes"),
+    (
+        "({ x: document.createElement('img'), labels })",
+        "{}",
+        "'x' is HTMLImageElement: give a tensor, such as 'readImage' makes",
+    ),
     ("({ train: { x: xs, labels }, test: whole })", "{}", "'train' is a data set of its own: give only one of them"),
     ("({ train: new Dataset(whole) })", "{}", "give only one of them, as data['train']."),
     ("({ x: xs.map((x) => x.slice(1)), labels })", "{}", "so [10] for a row. If these sizes are"),

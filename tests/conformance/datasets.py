@@ -324,7 +324,12 @@ DATASETS: list[tuple[str, Chain, Any]] = [
                 "'missing' has a value for column 'z', which no input takes; they take n, m, k",
                 "FeedError",
             ),
-            ("keep", "Line 5, column 'k': the value is missing", "FeedError"),
+            (
+                "keep",
+                "Line 5, column 'k': the value is missing (''). Set 'missing' to \"drop\" to leave such rows out, to "
+                '"keep" for NaN of floats, or to a value by column: \'k\': "none", and "*": "keep" for all others.',
+                "FeedError",
+            ),
             ("fill", "missing is 'fill'", "ModelError"),
             (3, "missing is 3", "ModelError"),
             ({"*": "keep", "n": 1}, "Line 5, column 'k': the value is missing", "FeedError"),
@@ -389,6 +394,11 @@ DATASETS: list[tuple[str, Chain, Any]] = [
     ("texts of a part", [TABLE, ["split", 0.5, 3, 0]], None),
     ("steps that rows keep", [TABLE, *FITTED, ["take", 2]], None),
     ("gaps that the mean fills", [HALF, ["fill_mean", "x"], ["fill_median", "y"]], None),
+    (
+        "gaps that the means of a list of inputs fill",
+        [HALF, ["fill_mean", ["x"]], ["fill_median", ["y"]]],
+        {"x": F4([[1, 0.1], [2.5, 0.7], [4, 0.4], [2.5, 0.4]]), "y": F4([7, 3, 5, 5])},
+    ),
     (
         "gaps that another mean fills",
         [HALF, ["steps of", [HALF, ["fill_mean", "x"], ["fill_median", "y"]]]],

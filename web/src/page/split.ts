@@ -55,14 +55,14 @@ export function warnOfSteps(inputs: ModelInputs, expected: readonly Preprocessin
 /** Warn of classes that only one of two parts has, if there are few classes. */
 function warnOfMissing(name: string, train: Dataset, validation: Dataset): void {
   const [trained, validated] = [labelsOf(train.column(name)), labelsOf(validation.column(name))];
-  if (trained === null || validated === null) {
+  const classes = [...new Set([...(trained ?? []), ...(validated ?? [])])].sort((a, b) => a - b);
+  // Of many classes some are rare.
+  if (trained === null || validated === null || classes.length > NAMED_CLASSES) {
     return;
   }
-  const classes = [...new Set([...trained, ...validated])].sort((a, b) => a - b);
   for (const [part, present] of [["training", trained], ["validation", validated]] as const) {
     const missing = classes.filter((label) => !present.includes(label));
-    // Of many classes some are rare.
-    if (missing.length > 0 && classes.length <= NAMED_CLASSES) {
+    if (missing.length > 0) {
       log("warning", sessionError("MISSING_CLASSES", { part, name, classes: missing.join(", ") }).message);
     }
   }

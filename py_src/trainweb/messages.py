@@ -224,10 +224,15 @@ FILE_WITHOUT_CLASS = Message(
     FeedError, "The file {file!r} lies outside of the class folders: move it into the folder of its class."
 )
 FOLDER_WITHOUT_CLASS = Message(FeedError, "The folder {folder!r} is not one of the classes: {names}.")
+NO_PICTURES = Message(FeedError, "There are no pictures: the folder or list has no file that is named as one.")
 CLASS_WITHOUT_FILES = Message(FeedError, "The class {name!r} has no files; there are folders {names}.")
 COLUMN_ROWS = Message(
     FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
+NO_TENSOR = Message(
+    FeedError, "{name!r} is {actual}: give a tensor, such as 'readImage' makes of a picture, or arrays."
+)
+DATES = Message(FeedError, "{name!r} has dates. Days are numbers: dates.astype('datetime64[D]').astype('float32').")
 SEVERAL_SETS = Message(FeedError, "{name!r} is a data set of its own: give only one of them, as data[{name!r}].")
 NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows: one row is a list of one.")
 OBJECTS_IN_COLUMN = Message(
@@ -243,10 +248,10 @@ NOT_NUMBERS = Message(
 )
 TEXT_VALUES = Message(
     FeedError,
-    "{what} has texts, and the model takes numbers. Make numbers of a column of a table by 'categories' or 'one_hot' "
-    "of a Dataset, and of texts for a language model by Dataset.from_text.",
-    "{what} has texts, and the model takes numbers. Make numbers of a column of a table by 'categories' or 'oneHot' "
-    "of a Dataset, and of texts for a language model by Dataset.fromText.",
+    "{what} has texts, and the model takes numbers. Make them by float() of digits, by 'categories' or 'one_hot' of a "
+    "Dataset of names, by a tokenizer of sentences, and for a language model by Dataset.from_text.",
+    "{what} has texts, and the model takes numbers. Make them by Number() of digits, by 'categories' or 'oneHot' of a "
+    "Dataset of names, by a tokenizer of sentences, and for a language model by Dataset.fromText.",
 )
 TIME_FIRST = Message(
     FeedError,
@@ -260,14 +265,16 @@ NO_INPUT = Message(
 )
 UNPREPARED_VALIDATION = Message(
     FeedError,
-    "The training rows have steps that the validation rows lack: {steps}. Give 'preprocess' of the validation data the "
+    "The training rows have steps that the {source} lack: {steps}. Give 'preprocess' of the {source} the "
     "'preprocessing' of the training data.",
 )
 """A warning, of both languages."""
 DATA_SHAPE = Message(
     FeedError,
-    "{name!r} has shape {actual!r} in {where}. The model takes {batch} for a batch, so {row} for a row. "
-    "If these sizes are of an export's example, export the model with dynamic axes.",
+    "{name!r} has shape {actual!r} in {where}. The model takes {batch} for a batch, so {row} for a row.",
+)
+DATA_SIZE = Message(
+    FeedError, f"{DATA_SHAPE.text} If these sizes are of an export's example, export the model with dynamic axes."
 )
 SHAPE_OF_SCORES = Message(
     FeedError,
@@ -292,7 +299,9 @@ NOT_A_BATCH = Message(
 )
 ROW_NAMES = Message(FeedError, "Row {position} of the data has {names}; the first row of its batch has {expected}.")
 ROW_TYPE = Message(
-    FeedError, "Row {position} of the data has {actual} as {name!r}; the first row of its batch has {expected}."
+    FeedError,
+    "Row {position} of the data has {actual} as {name!r}; the first row of its batch has {expected}. "
+    "Rows of different lengths are padded by 'bucket' of a Dataset.",
 )
 RAGGED_VALUE = Message(FeedError, "Row {position} of the data has no array as {name!r}: {reason}")
 DISPOSED_VALUE = Message(
@@ -323,7 +332,9 @@ NOT_PADDED = Message(
     "{name!r} of a row of length {length} is {actual}: the first axis of a padded input must have the row's length.",
 )
 STREAM_SPLIT = Message(
-    FeedError, "A stream of rows cannot be split: give arrays, or two datasets, and split before steps such as 'map'."
+    FeedError,
+    "A stream of rows cannot be split: give arrays, a list of rows, or two datasets, and split before steps such as "
+    "'map' and 'bucket'. Of texts in batches, split the texts.",
 )
 EMPTY_SPLIT = Message(FeedError, "A share of {share} of {rows} rows is less than one row.")
 BATCH_BEYOND_DATA = Message(
@@ -343,7 +354,7 @@ CSV_RAGGED = Message(FeedError, "Line {line} has {actual} values; the header has
 CSV_MISSING = Message(
     FeedError,
     "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows "
-    'out, or to a value for each column that may lack one. For floats, "keep" gives NaN.',
+    'out, to "keep" for NaN of floats, or to a value by column: {column!r}: "none", and "*": "keep" for all others.',
 )
 CSV_FILL = Message(FeedError, "'missing' has a value for column {column!r}, which no input takes; they take {names}.")
 CSV_VALUE = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")
@@ -353,10 +364,15 @@ CSV_TEXT = Message(
     "{name!r}: 'string' in 'dtypes', and make numbers of text by 'categories' or 'one_hot' ('oneHot' in a page). "
     "Labels may have 'classes'. Numbers are like 1234.5, or like 1234,5 with the option 'decimal'.",
 )
+CSV_UNIT = Message(
+    FeedError,
+    "Line {line}, column {column!r}: {value!r} is a number with a unit. Take it out of the file, or read the type "
+    "{name!r}: 'string' in 'dtypes' and make numbers of the texts.",
+)
 CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
 TABLE_STREAM = Message(FeedError, "A stream of rows cannot be preprocessed: give arrays, or a list of rows with names.")
 TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
-TABLE_TYPE = Message(FeedError, "{name!r} is {actual}; the step {step!r} takes {expected}.")
+TABLE_TYPE = Message(FeedError, "{name!r} is {actual}; the step {step!r} takes {expected}: convert it.")
 TABLE_WHOLE = Message(FeedError, "Row {row} has {value!r} as {name!r}; the step 'one_hot' takes whole numbers.")
 TABLE_TEXT = Message(FeedError, "{name!r} is {actual}; {step!r} takes texts. For a missing one, give its fill value.")
 TABLE_MOMENTS = Message(
@@ -400,6 +416,11 @@ ALL_SKIPPED = Message(
 )
 SCALAR_LOSS = Message(SessionError, "fit needs a loss of one number; {name!r} has shape {shape!r}. Set its reduction.")
 BATCH_OF_BATCHES = Message(ModelError, "The data is already batched: leave out {name!r}.")
+TOTAL_OF_STREAM = Message(
+    ModelError,
+    "{name} needs 'total', the number of optimizer steps, because a stream does not tell its batches: give it, or "
+    "'{argument.steps_per_epoch}' of the fit.",
+)
 SHUFFLED_STREAM = Message(
     ModelError,
     "A stream can only be shuffled in a buffer: call data.shuffle(buffer, seed), and leave out 'shuffle'.",

@@ -216,11 +216,13 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
           await writable.write(name);
           await writable.close();
         }
+        await root.getDirectoryHandle("ant", { create: true });
         return told(await trainweb.listFolder(root));""",
         names=FOLDER,
     )
     assert found == expected
     assert [line for line in lines if "left out" in line] == [f"trainweb: Files not named as pictures are {notice}"]
+    assert any("Folders without pictures are no classes: ant" in line for line in lines)
     js.run("document.body.innerHTML = '<input type=file id=folder webkitdirectory>';")
     js.page.set_input_files("#folder", tmp_path)
     for name in FOLDER:
@@ -244,6 +246,7 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
     for nothing in ("undefined", "'photographs'", "5"):
         error = js.failure(f"await trainweb.listFolder({nothing});")
         assert error["name"] == "ModelError" and "it must be a folder, as of showDirectoryPicker" in error["message"]
+    assert "There are no pictures" in js.failure("await trainweb.listFolder([]);")["message"]
     lost = js.failure("await trainweb.listFolder([new File([], 'note.png')]);")
     assert "The file 'note.png' lies outside of the class folders" in lost["message"]
 

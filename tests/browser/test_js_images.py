@@ -297,6 +297,8 @@ def test_images_split_as_in_python(js: JsPage) -> None:
         for (const split of [classes("x"), classes("half"), () => data.map((row) => row).split(0.3)]) {
           errors.push((await failure(async () => split())).message);
         }
+        const one = { input: "x", width: 1, height: 1 };
+        errors.push((await failure(async () => trainweb.readImages("new/q.png", one))).message);
         return [rows, parts.map((part) => part.size), errors];""",
         labels=labels.tolist(),
         augment=augment,
@@ -312,6 +314,7 @@ def test_images_split_as_in_python(js: JsPage) -> None:
         np.testing.assert_allclose(found, expected, atol=1e-6)
     assert [text.partition(";")[0].split()[-1] for text in errors[:2]] == ["'x'", "'half'"]
     assert "split before steps such as 'map'" in errors[2]
+    assert "'images' must be a list of images, got a string" in errors[3]
 
 
 def test_a_fit_splits_images_as_in_python(js: JsPage) -> None:

@@ -45,6 +45,13 @@ SOURCES = {
         "({ x: new Tensor('float64', Float64Array.from(whole.x.data), [rows, 10]), labels: Int32Array.from(labels) })",
         "{ shuffle: false, batchSize: size }",
     ),
+    "a tensor and an array": ("[whole.x, labels]", "{ shuffle: false, batchSize: size }"),
+    "a column of labels": ("({ x: xs, labels: labels.map((one) => [one]) })", "{ shuffle: false, batchSize: size }"),
+    "a map": ("new Map(Object.entries(whole))", "{ shuffle: false, batchSize: size }"),
+    "tensors of transformers.js": (
+        "({ x: { ort_tensor: whole.x, dims: [rows, 10] }, labels })",
+        "{ shuffle: false, batchSize: size }",
+    ),
     "rows of plain arrays": ("xs.map((x, k) => ({ x, labels: labels[k] }))", "{ batchSize: size }"),
     "pairs as rows": ("xs.map((x, k) => [x, labels[k]])", "{ batchSize: size }"),
 }
@@ -97,6 +104,11 @@ WRONG = [
         "{}",
         "[10] of one row in the data: reshape it to [1, 10].",
     ),
+    (
+        "({ x: document.createElement('img'), labels })",
+        "{}",
+        "'x' is HTMLImageElement: give a tensor, such as 'readImage' makes",
+    ),
     ("({ train: { x: xs, labels }, test: whole })", "{}", "'train' is a data set of its own: give only one of them"),
     ("({ train: new Dataset(whole) })", "{}", "give only one of them, as data['train']."),
     ("({ x: xs.map((x) => x.slice(1)), labels })", "{}", "so [10] for a row. If these sizes are"),
@@ -137,11 +149,17 @@ def test_validation_rows_need_the_steps_of_the_training_rows(js: JsPage) -> None
         await s.fit(training, { validationData: validation.standardize("x") });
         const count = warnings.length;
         await s.fit(training, { validationData: validation.preprocess(training.preprocessing) });
+        await s.evaluate(validation.preprocess(training.preprocessing));
+        const isQuiet = warnings.length === count;
+        for (const call of ["evaluate", "predict"]) await s[call](validation);
         await s.release();
         console.warn = before;
-        return [warnings.length === count, warnings];"""
+        return [isQuiet, warnings];"""
     )
-    assert found[0] and sum("the validation rows lack: standardize of 'x'. Give" in text for text in found[1]) == 2
+    # Once in a session of validation rows, and once of rows to evaluate or predict on.
+    assert found[0] and [text.split("that the ")[1].split(" Give")[0] for text in found[1] if "steps" in text] == [
+        f"{rows} lack: standardize of 'x'." for rows in ("validation rows", "given rows")
+    ]
 
 
 def test_an_input_that_counts_time_by_its_first_axis_is_named(js: JsPage) -> None:

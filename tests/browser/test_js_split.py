@@ -13,12 +13,19 @@ def test_a_split_that_lacks_a_class_warns(js: JsPage) -> None:
         const warned = [];
         const before = console.warn;
         console.warn = (text) => warned.push(text);
-        try {{ await s.fit(given, {{ validationSplit: 0.2 }}); }} finally {{ console.warn = before; }}
+        const labels = [...given.labels.data];
+        const rowOf = (label, k) => ({{ x: given.x.data.slice(10 * k, 10 * k + 10), labels: label }});
+        const [training, validationData] = new Dataset(labels.map(rowOf)).split(0.2);
+        try {{
+          await s.fit(given, {{ validationSplit: 0.2 }});
+          await s.fit(training, {{ validationData }});
+        }} finally {{ console.warn = before; }}
         await s.release();
         return warned;"""
     )
-    (text,) = warned
-    assert "The validation data has no row with 0, 1 as 'labels'" in text and "Give the option 'stratify'" in text
+    assert len(warned) == 2
+    for text in warned:
+        assert "The validation data has no row with 0, 1 as 'labels'" in text and "Give the option 'stratify'" in text
 
 
 def test_further_columns_are_not_read(js: JsPage) -> None:

@@ -133,6 +133,7 @@ def test_chats_that_are_text_already_have_the_rows_and_warnings_of_python(js: Js
 def test_several_texts_need_an_end_and_a_tokenizer(js: JsPage) -> None:
     given = "['ab', 'c'], { encode: () => [1, 2] }"
     assert "'endToken'" in js.failure(f"trainweb.Dataset.fromText({given}, {{ length: 2 }});")["message"]
+    assert "length is undefined" in js.failure(f"trainweb.Dataset.fromText({given}, {{}});")["message"]
     for tokenizer, part in (("undefined", "no function encode"), ("{ encode: String }", "'ids'")):
         call = f"trainweb.Dataset.fromText(['abc'], {tokenizer}, {{ length: 2 }});"
         found = js.failure(call)

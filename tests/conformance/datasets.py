@@ -54,6 +54,7 @@ ASKED: list[dict[str, Any]] = [
 MIXED = {"n": ["int64", [2], [1, 3]], "m": ["float64", [2, 1], [0.1, 0.2]], "k": ["float32", [2], [2, 5]]}
 TRUTHS = csv("a,b\n0,true\n1,false\n", {"x": "a", "y": "b"}, dtypes={"x": "bool", "y": "bool"})
 HALF = csv(text("a,b,c", "1,0.1,7", ",0.7,3", "4,NA,", "2.5,0.4,?"), {"x": ["a", "b"], "y": "c"}, missing="keep")
+LISTED = ["listed", 12]
 RAGGED = ["lengths", [3, 8, 2, 5, 4]]
 ELEVEN = ["columns", {"x": ["float32", [11], list(range(11))]}]
 NAN_ONLY = ["columns", {"numbers": ["float64", [2, 1], [float("nan")] * 2]}]
@@ -164,6 +165,28 @@ DATASETS: list[tuple[str, Chain, Any]] = [
         [["rows", {"x": [1.0], "c": "red"}]],
         error("'c' is one text; its first axis must count rows: one row"),
     ),
+    (
+        "the last rows of a list",
+        [LISTED, ["split", 0.3, None, 1], ["batch", 9, "keep"]],
+        [{"x": F4([9, 10, 11]), "c": I8([0, 0, 1])}],
+    ),
+    (
+        "the rows of a list by class",
+        [LISTED, ["by class", 0.5, 1], ["batch", 9, "keep"]],
+        [{"x": F4([6, 7, 8, 9, 10, 11]), "c": I8([0, 0, 1, 0, 0, 1])}],
+    ),
+    *((f"drawn rows of a list, part {k}", [LISTED, ["split", 0.3, 2, k], ["batch", 9, "keep"]], None) for k in (0, 1)),
+    (
+        "a split of a list without classes",
+        [["rows", [{"x": 1.5, "c": [1]}] * 4], ["by class", 0.5, 0]],
+        error("'stratify' needs one whole number a row in 'c'"),
+    ),
+    (
+        "a split of a stream",
+        [["numbers", 4], ["split", 0.5, None, 0]],
+        error("give arrays, a list of rows, or two datasets"),
+    ),
+    ("a split of an empty list", [["rows", []], ["split", 0.5, None, 0]], error("A stream of rows cannot be split")),
     ("a split of everything", [ELEVEN, ["split", 1.5, None, 0]], error("is 1.5; it must be", "ModelError")),
     (
         "numbers and classes",
@@ -224,7 +247,11 @@ DATASETS: list[tuple[str, Chain, Any]] = [
                     {},
                     f"Line 2, column 'a': '{value}' is no number. Give a column of text",
                 )
-                for value in ("2016-10-18", "86,0", "5%", "2,500")
+                for value in ("2016-10-18", "86,0", "2,500", "3 Main St", "12:30", "1e5x", "4-5")
+            ),
+            *(
+                (f'a\n"{value}"\n', {"x": "a"}, {}, f"Line 2, column 'a': '{value}' is a number with a unit. Take it")
+                for value in ("5%", "230.7 kWh", "-1,200 m²", "3 rooms")
             ),
             ("a\n1.200\n", {"x": "a"}, {"decimal": ","}, "Line 2, column 'a': '1.200' is no number"),
             ("a,b\n1,2\n3\n", {"x": "a"}, {}, "Line 3 has 1 values; the header has 2"),
@@ -297,7 +324,12 @@ DATASETS: list[tuple[str, Chain, Any]] = [
                 "'missing' has a value for column 'z', which no input takes; they take n, m, k",
                 "FeedError",
             ),
-            ("keep", "Line 5, column 'k': the value is missing", "FeedError"),
+            (
+                "keep",
+                "Line 5, column 'k': the value is missing (''). Set 'missing' to \"drop\" to leave such rows out, to "
+                '"keep" for NaN of floats, or to a value by column: \'k\': "none", and "*": "keep" for all others.',
+                "FeedError",
+            ),
             ("fill", "missing is 'fill'", "ModelError"),
             (3, "missing is 3", "ModelError"),
             ({"*": "keep", "n": 1}, "Line 5, column 'k': the value is missing", "FeedError"),
@@ -362,6 +394,11 @@ DATASETS: list[tuple[str, Chain, Any]] = [
     ("texts of a part", [TABLE, ["split", 0.5, 3, 0]], None),
     ("steps that rows keep", [TABLE, *FITTED, ["take", 2]], None),
     ("gaps that the mean fills", [HALF, ["fill_mean", "x"], ["fill_median", "y"]], None),
+    (
+        "gaps that the means of a list of inputs fill",
+        [HALF, ["fill_mean", ["x"]], ["fill_median", ["y"]]],
+        {"x": F4([[1, 0.1], [2.5, 0.7], [4, 0.4], [2.5, 0.4]]), "y": F4([7, 3, 5, 5])},
+    ),
     (
         "gaps that another mean fills",
         [HALF, ["steps of", [HALF, ["fill_mean", "x"], ["fill_median", "y"]]]],
@@ -451,6 +488,7 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
     "columns": columns_of,
     "rows": Dataset,
     "lengths": lengths,
+    "listed": lambda n: Dataset([{"x": F4(k), "c": I8(k % 3 // 2)} for k in range(n)]),
     "csv": lambda contents, columns, options: from_csv(
         io.StringIO(contents.removeprefix("\ufeff"), newline=""), columns, **options
     ),
@@ -467,6 +505,7 @@ STEPS: dict[str, Callable[..., Dataset]] = {
     "above": lambda data, least: data.filter(lambda row: bool(row["x"] > least)),
     "thirds": lambda data: data.filter(lambda row: bool(row["x"] % 3 == 0)),
     "split": lambda data, share, seed, part: data.split(share, seed)[part],
+    "by class": lambda data, share, part: data.split(share, stratify="c")[part],
     "bucket": lambda data, bounds, size, padded: data.bucket(lambda row: len(row["ids"]), bounds, size, padded),
     "one_hot or zeros": lambda data, *names: data.one_hot(*names, unknown="zeros"),
     "steps of": lambda data, chain: data.preprocess(dataset(chain).preprocessing),

@@ -23,9 +23,36 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (changed(8, "labels"), {}, "FeedError", "no 'labels'; it has x, and the .* x, labels.* 'inputs' of from_?[tT]ext"),
     (changed(8, "labels", y=data(8).columns["x"]), {}, "FeedError", "no 'labels'; it has x, y, and the model"),
     (changed(8, labels=np.ones((8, 4), "f4")), {}, "FeedError", "one-hot rows or .*has the setting 'probabilities'"),
-    (changed(8, labels=np.ones((8, 4), "i8")), {}, "FeedError", r"shape \[8, 4\] in the data. The model takes"),
-    (changed(2, labels=["no", "yes"]), {}, "FeedError", "'labels' has texts, and the model takes .*'categories'"),
-    (Data([{"x": "a fox", "labels": 1}]), {}, "FeedError", "'x' has texts, and the model takes .*Dataset.from"),
+    (
+        changed(8, labels=np.ones((8, 4), "i8")),
+        {},
+        "FeedError",
+        r"shape \[8, 4\] in the data. The model takes \[.*\] for a batch, so one number for a row\.(\n|$)",
+    ),
+    (
+        changed(8, x=np.ones((8, 9), "f4")),
+        {},
+        "FeedError",
+        r"for a row. If these sizes .* with dynamic axes",
+    ),
+    (
+        data(8, *STREAM),
+        {"schedule": {"type": "Cosine", "learning_rate": 0.1}},
+        "ModelError",
+        "Cosine needs 'total', .*'steps_?[pP]er_?[eE]poch'",
+    ),
+    (
+        changed(2, labels=["no", "yes"]),
+        {},
+        "FeedError",
+        "'labels' has texts, .* (float|Number)\\(\\) of digits, .*'categories'",
+    ),
+    (
+        Data([{"x": "a fox", "labels": 1}]),
+        {},
+        "FeedError",
+        "'x' has texts, and the model takes .*a tokenizer of sentences",
+    ),
     (Data(["a fox"]), {}, "FeedError", "Row 0 of the data has texts, and the model takes numbers"),
     (
         data(8),
@@ -89,7 +116,12 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
 """Data, options, and the error: its class, and a part of its text in both languages. Nothing is trained before it."""
 EIGHT = {"batch_size": 8}
 WRONG_LATER: list[tuple[Data, dict[str, Any], str, str]] = [
-    (data(60, *STREAM, ("short", 37)), EIGHT, "FeedError", r"Row 37 of the data has float32\[2\] as 'x'; .*\[10\]"),
+    (
+        data(60, *STREAM, ("short", 37)),
+        EIGHT,
+        "FeedError",
+        r"Row 37 of the data has float32\[2\] as 'x'; .*\[10\]. .*padded by 'bucket'",
+    ),
     (data(60, **BAD), EIGHT | {"seed": 3}, "FeedError", ROW_50),
     (data(60, **BAD), EIGHT | {"seed": 3, "on_nan": "skip"}, "FeedError", ROW_50),
     (data(60, **BAD), EIGHT | {"shuffle": False}, "FeedError", BATCH_7),

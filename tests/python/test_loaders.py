@@ -61,6 +61,7 @@ def test_whole_batches_train_as_arrays(data: Any, batched: bool | None) -> None:
         (DATA["x"].tolist(), DATA["labels"].tolist()),
         {"x": DATA["x"].astype(np.float64), "labels": DATA["labels"].astype(np.int32)},
         {"x": DATA["x"].tolist(), "labels": DATA["labels"].astype(np.float32)},
+        {"x": DATA["x"], "labels": DATA["labels"][:, None]},
         [(x, y) for x, y in zip(DATA["x"], DATA["labels"], strict=True)],
         [(x.tolist(), int(y)) for x, y in zip(DATA["x"], DATA["labels"], strict=True)],
     ],

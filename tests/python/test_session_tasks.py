@@ -107,6 +107,24 @@ def test_predicts_the_output_of_the_model_before_the_loss_reshapes_it() -> None:
     np.testing.assert_allclose(found["logits"], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_text_longer_than_the_positions_of_the_file_is_named() -> None:
+    model = tokens()
+    constants = {"positions": normal(1, 6, 4), "zero": np.array([0]), "one": np.array([1])}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in constants.items())
+    model.graph.node[1].input[0] = "placed"
+    for node in (
+        helper.make_node("Add", ["x", "first"], ["placed"], "place"),
+        helper.make_node("Slice", ["positions", "zero", "length", "one"], ["first"]),
+        helper.make_node("Shape", ["ids"], ["length"], start=1),
+    ):
+        model.graph.node.insert(1, node)
+    said = r"node 'place'.*\[2, 9, 4\].*The inputs are ids \[2, 9\]; the file may have positions for fewer"
+    with trainweb.TrainingSession.from_model(model, loss="CrossEntropyLoss") as s:
+        assert s.predict({"ids": np.zeros((2, 6), np.int64)})["logits"].shape == (2, 6, 7)
+        with pytest.raises(ModelError, match=said):
+            s.predict({"ids": np.zeros((2, 9), np.int64)})
+
+
 def test_one_plan_is_enough_for_the_last_rows() -> None:
     with opened() as s:
         s.predict(rows(75), batch_size=32)

@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.fits import outputs
 
 import trainweb
-from trainweb.data import from_images
+from trainweb.data import Dataset, from_images
 from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError, ModelError
 from trainweb.fit.plan import split_data
@@ -55,6 +55,20 @@ def test_a_split_that_lacks_a_class_warns() -> None:
         warnings.simplefilter("error")
         split(SORTED, 0.25, stratify=True)
         split({"x": X, "labels": np.arange(len(X)) % 2}, 0.5, stratify=False)
+
+
+def test_a_list_of_rows_is_split_as_arrays_are() -> None:
+    """With the same warning, also for parts that a Dataset has split."""
+    rows = [{name: array[k] for name, array in SORTED.items()} for k in range(20)]
+    options: dict[str, Any] = {"metrics": "confusionMatrix", "progress": False, "batch_size": 4}
+    found = []
+    parts = Dataset(rows).split(0.25)
+    split_before = {"data": parts[0], "validation_data": parts[1]}
+    ways: list[dict[str, Any]] = [{"data": rows, "validation_split": 0.25}, split_before]
+    for way in [*ways, {"data": SORTED, "validation_split": 0.25, "shuffle": False}]:
+        with session() as s, pytest.warns(UserWarning, match="validation data has no row with 0 as 'labels'"):
+            found.append(trainweb.Trainer(s).fit(**way, **options).epochs[0].validation)
+    assert found[0] == found[1] == found[2]
 
 
 def test_images_are_split_by_class() -> None:

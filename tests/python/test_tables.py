@@ -199,12 +199,19 @@ def test_validation_rows_need_the_steps_of_the_training_rows() -> None:
     training = training.standardize("points")
     with trainweb.TrainingSession.from_model(example("first.onnx"), loss="CrossEntropyLoss") as session:
         for other in (validation, validation.standardize("points")):
+            session._core.told.clear()
             with pytest.warns(UserWarning, match=r"validation rows lack: standardize of 'points'\. Give 'preprocess'"):
                 session.fit(training, validation_data=other, progress=False)
+        for call in (session.evaluate, session.predict):
+            session._core.told.clear()
+            with pytest.warns(UserWarning, match=r"the given rows lack: standardize of 'points'\. Give 'preprocess'"):
+                call(validation)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             prepared = validation.preprocess(training.preprocessing)
             session.fit(training, validation_data=prepared, progress=False)
+            session.evaluate(prepared)
+            session.predict(validation)  # the notice comes once
             session.fit(training.map(dict), validation_data=validation.map(dict), progress=False)
         with pytest.raises(FeedError, match="The validation data has no 'points'; it has features, labels, and the"):
             session.fit(training, validation_data=raw, progress=False)

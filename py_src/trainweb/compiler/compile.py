@@ -189,7 +189,12 @@ class _Compilation:
         def run(part: Graph, names: Sequence[str]) -> Mapping[str, Tensor]:
             return {} if evaluate is None else evaluate(compile_model(part, {}, names))
 
-        self.infer(feeds, known, run)
+        try:
+            self.infer(feeds, known, run)
+        except ModelError as error:
+            shapes = ", ".join(f"{name} {list(fed.shape)}" for name, fed in feeds.items())
+            error.args = (f"{error} The inputs are {shapes}; the file may have positions for fewer.",)
+            raise
         self.mark_needed(outputs)
         if evaluate is not None:
             self.fold(outputs, run)

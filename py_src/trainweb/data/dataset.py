@@ -219,7 +219,7 @@ class Dataset:
         return stream
 
     def split(self, share: float, seed: int | None = None, *, stratify: str | None = None) -> tuple[Dataset, Dataset]:
-        """Split arrays or images. The second dataset has this share of the rows: the last ones, or drawn by `seed`.
+        """Split arrays, images or a list of rows. The second dataset has this share: the last rows, or drawn by `seed`.
 
         Images of the second dataset are in order and without the changes of ``augment``.
 
@@ -238,9 +238,9 @@ class Dataset:
             A part would have no rows, the rows are a stream, or `stratify` has no whole number for each row.
         """
         SHARE.check("share", share)
-        if self._known is None:
+        if self._known is None and not self._listed:
             raise messages.STREAM_SPLIT()
-        count = len(self)
+        count = len(self._listed) or len(self)
         if seed is None:
             order = np.arange(count)
         else:
@@ -249,7 +249,7 @@ class Dataset:
         if stratify is None:
             is_second = np.arange(count) >= count - math.floor(count * share)
         else:
-            labels = labels_of(self._known.get(stratify)) if isinstance(stratify, str) else None
+            labels = labels_of(self._column(stratify)) if isinstance(stratify, str) else None
             if labels is None:
                 raise messages.NO_CLASSES(name=stratify)
             is_second = last_of_each(labels[order], share)
@@ -268,10 +268,12 @@ class Dataset:
         return self._part(indices)
 
     def _part(self, indices: np.ndarray, *, is_held_out: bool = False) -> Dataset:
-        if self._known is None:
+        if self._known is None and not self._listed:
             raise messages.STREAM_SPLIT()
         try:
-            if self._pick is None:
+            if self._known is None:
+                selection = Dataset([self._listed[k] for k in indices])
+            elif self._pick is None:
                 selection = Dataset({name: array[indices] for name, array in self._known.items()})
             else:
                 selection = self._pick(indices, is_held_out)
@@ -279,6 +281,12 @@ class Dataset:
             raise FeedError(f"'indices' must be numbers of rows: {error}") from error
         selection.preprocessing, selection._declared = self.preprocessing, self._declared
         return selection
+
+    def _column(self, name: str) -> np.ndarray | None:
+        """The values of an input, where arrays have them, or each row of a list has one."""
+        if all(isinstance(row, Mapping) and np.isscalar(row.get(name)) for row in self._listed) and self._listed:
+            return np.asarray([row[name] for row in self._listed])
+        return (self._known or {}).get(name)
 
     @staticmethod
     @checks_keywords
@@ -573,6 +581,7 @@ class Dataset:
 
     def _fitted(self, kind: str, names: tuple[str, ...], more: Mapping[str, str] | None = None) -> Dataset:
         columns = self._table()
+        names = names[0] if len(names) == 1 and isinstance(names[0], (list, tuple)) else names
         if not names:
             raise TypeError(f"{kind!r} needs the names of inputs; there are {', '.join(columns)}.")
         steps = [table.fitted(kind, name, columns, self._declared.get(name)) for name in texts("names", names)]

@@ -19,6 +19,7 @@ from trainweb.errors import FeedError
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "string")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 """As a page reads them: no "nan", no "1_000", no digits of other scripts."""
+WITH_UNIT = re.compile(r"[+-]?[0-9][0-9.,]{0,20} ?[^\s0-9.,:/\"'-]+")
 QUOTE_FAULTS = ("unexpected end of data", "expected after")
 """Errors of `csv` about misplaced quotes."""
 SWAPPED = str.maketrans(".,", ",.")
@@ -209,7 +210,8 @@ def parse(
                 raise ValueError
             return value.lower() in TRUE
         if not NUMBER.fullmatch(digits):
-            raise messages.CSV_TEXT(line=line, column=column, value=value, name=name)
+            message = messages.CSV_UNIT if WITH_UNIT.fullmatch(value) else messages.CSV_TEXT
+            raise message(line=line, column=column, value=value, name=name)
         if dtype.startswith("float"):
             with np.errstate(over="ignore"):
                 if not np.isfinite(np.dtype(dtype).type(digits)):

@@ -143,10 +143,10 @@ class ModelInputs:
             if name not in (data.columns or {}) and name not in self._unread:
                 columns, inputs = ", ".join(data.columns or {}), ", ".join(self.values)
                 raise messages.NO_INPUT(source=source, name=name, names=columns, inputs=inputs)
-        *_, (name, labels) = self.values.items()
-        is_sequence = labels.dtype == "int64" and not all(isinstance(dim, int) for dim in (labels.shape or ())[1:2])
-        if is_sequence and name not in self._unread and (data._zeros is None or name in data._zeros):
-            self.warn(messages.PADDED_CLASSES(name=name))
+        for name, labels in [*self.values.items()][-1:]:
+            is_sequence = labels.dtype == "int64" and not all(isinstance(dim, int) for dim in (labels.shape or ())[1:2])
+            if is_sequence and name not in self._unread and (data._zeros is None or name in data._zeros):
+                self.warn(messages.PADDED_CLASSES(name=name))
 
     def _check_rows_first(self) -> None:
         """Raise FeedError for an input that counts time by its first axis, and the rows of the labels by another."""
@@ -189,7 +189,7 @@ class ModelInputs:
         return {name: columns[name] for name in needed}
 
     def fitted(self, name: str, value: Any, where: str) -> np.ndarray:
-        """Convert rows of an input to its type; one value a row may stand for a vector of one.
+        """Convert rows of an input to its type; one value a row may stand for a vector of one, and the reverse.
 
         Raise FeedError for another shape, or a value that the type loses.
         """
@@ -201,11 +201,14 @@ class ModelInputs:
         shape = declared.shape
         if shape is not None and array.ndim == 1 and shape[1:] == (1,):
             array = array[:, None]
+        if shape is not None and len(shape) == 1 and array.shape[1:] == (1,):
+            array = array[:, 0]
         if shape is not None and len(shape) > 0 and not _fits(array.shape, shape):
             if _fits((1, *array.shape), shape) and any(isinstance(dim, int) for dim in shape[1:]):
                 raise messages.ONE_ROW(name=name, actual=list(array.shape), where=where, batch=[1, *array.shape])
             are_scores = declared.dtype == "int64" and array.dtype.kind == "f" and array.ndim == len(shape) + 1
-            message = messages.SHAPE_OF_SCORES if are_scores else messages.DATA_SHAPE
+            message = messages.DATA_SIZE if array.ndim == len(shape) else messages.DATA_SHAPE
+            message = messages.SHAPE_OF_SCORES if are_scores else message
             actual, batch, row = list(array.shape), _shown(shape), _shown(shape[1:])
             raise message(name=name, actual=actual, where=where, batch=batch, row=row)
         return _converted(name, array, declared.dtype, where)

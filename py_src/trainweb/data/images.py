@@ -221,7 +221,7 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
     files = [path for path in paths if _is_picture(path)]
     if others := [path.as_posix() for path in paths if not _is_picture(path)]:
         warn(str(messages.NOT_PICTURES(count=len(others), names=", ".join(others[:SHOWN_FILES]))))
-    folders = {path.parts[0] for path in paths if len(path.parts) > 1 and not path.parts[0].startswith(".")}
+    folders = {path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")}
     if empty := sorted(folders - {path.parts[0] for path in files}):
         warn(str(messages.EMPTY_FOLDERS(names=", ".join(empty))))
     labels, names = labelled([path.parts for path in files], classes)
@@ -236,7 +236,7 @@ def _is_picture(path: Path) -> bool:
 def labelled(paths: Sequence[Sequence[str]], classes: Sequence[str] | None) -> tuple[np.ndarray, list[str]]:
     """Labels of files by the folders that they are in, and the names of the classes."""
     if not paths:
-        raise messages.EMPTY_DATASET()
+        raise messages.NO_PICTURES()
     for path in paths:
         if len(path) == 1:
             raise messages.FILE_WITHOUT_CLASS(file=path[0])

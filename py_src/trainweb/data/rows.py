@@ -106,7 +106,9 @@ def type_of(array: np.ndarray) -> str:
 
 
 def refuse_objects(name: str, array: np.ndarray) -> None:
-    """Raise FeedError for a mixture of numbers, texts and other objects."""
+    """Raise FeedError for a mixture of numbers, texts and other objects, and for dates."""
+    if array.dtype.kind in "mM":
+        raise messages.DATES(name=name)
     if array.dtype == object:
         kinds = sorted({type(one).__name__ for one in array.flat})
         raise messages.OBJECTS_IN_COLUMN(name=name, kinds=" and ".join(kinds))

@@ -161,7 +161,8 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     inputs.require(train, "data")
     if validation is not None:
         ModelInputs(core.inputs["eval"]).require(validation, "validation data")
-        warn_of_steps(train, validation)
+        warn_of_steps(inputs, train.preprocessing, validation, "validation rows")
+    core.preprocessing = train.preprocessing
     if train.is_batched and settings.get("batch_size") is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if train.columns is None and options["shuffle"]:
@@ -312,8 +313,8 @@ def schedule_of(schedule: Any, learning_rate: float | None, steps: int | None) -
         if learning_rate is not None:
             settings["learning_rate"] = learning_rate
         kind = SCHEDULES.get(settings.get("type", ""))
-        if steps is not None and kind is not None and "total" in fields_of(kind):
-            settings.setdefault("total", steps)
+        if kind is not None and "total" in fields_of(kind) and settings.setdefault("total", steps) is None:
+            raise messages.TOTAL_OF_STREAM(name=settings["type"])
     return make_schedule(settings)
 
 
@@ -329,32 +330,36 @@ def split_data(
     if share is None:
         if stratify is not False:
             raise messages.STRATIFIED_NOTHING()
-        return train, None if validation is None else inputs.dataset(validation)
+        if validation is not None:
+            validation = inputs.dataset(validation)
+            warn_of_missing(names, train, validation)
+        return train, validation
     if validation is not None:
         raise messages.TWO_VALIDATIONS()
     (name,) = names
     if stratify is not False:
         return train.split(share, stratify=input_name(stratify, inputs.values) if isinstance(stratify, str) else name)
     parts = train.split(share)
-    labels = labels_of((train._known or {}).get(name))
-    if labels is not None:
-        warn_of_missing(name, labels, len(parts[0]))
+    warn_of_missing(names, *parts)
     return parts
 
 
-def warn_of_steps(train: Dataset, validation: Dataset) -> None:
+def warn_of_steps(inputs: ModelInputs, done: Sequence[Mapping[str, Any]], data: Dataset, source: str) -> None:
     """Warn of steps of tables that only the training rows have."""
-    lacking = [step for step in train.preprocessing if step not in validation.preprocessing]
-    if lacking and validation.columns is not None:
+    lacking = [step for step in done if step not in data.preprocessing]
+    if any(step["input"] in (data.columns or {}) for step in lacking):
         steps = ", ".join(f"{step['type']} of {step['input']!r}" for step in lacking)
-        warn(str(messages.UNPREPARED_VALIDATION(steps=steps)))
+        inputs.warn(messages.UNPREPARED_VALIDATION(source=source, steps=steps))
 
 
-def warn_of_missing(name: str, labels: np.ndarray, first: int) -> None:
+def warn_of_missing(names: Sequence[str], train: Dataset, validation: Dataset) -> None:
     """Warn of classes that only one of two parts has, if there are few classes."""
-    classes = set(labels.tolist())
-    for part, labels_of_part in (("training", labels[:first]), ("validation", labels[first:])):
-        missing = sorted(map(int, classes.difference(labels_of_part.tolist())))
-        # Of many classes some are rare.
-        if missing and len(classes) <= NAMED_CLASSES:
-            warn(str(messages.MISSING_CLASSES(part=part, name=name, classes=", ".join(map(str, missing)))))
+    for name in names:
+        parts = {"training": labels_of(train._column(name)), "validation": labels_of(validation._column(name))}
+        present = {part: set(labels.tolist()) for part, labels in parts.items() if labels is not None}
+        classes = set().union(*present.values())
+        for part, of_part in present.items():
+            missing = sorted(map(int, classes - of_part))
+            # Of many classes some are rare.
+            if missing and len(present) == 2 and len(classes) <= NAMED_CLASSES:
+                warn(str(messages.MISSING_CLASSES(part=part, name=name, classes=", ".join(map(str, missing)))))

@@ -15,7 +15,7 @@ from trainweb.data.table import in_units
 from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined
 from trainweb.fit.options import FIT
-from trainweb.fit.plan import Batches, rows_of
+from trainweb.fit.plan import Batches, rows_of, warn_of_steps
 from trainweb.fit.steps import Position, located
 from trainweb.metrics import metrics_of
 from trainweb.training.step_kind import PREDICT, StepKind
@@ -104,6 +104,7 @@ def _checked(
     inputs = ModelInputs(core.inputs["eval"], unread, core.notices)
     dataset = inputs.dataset(data)
     inputs.require(dataset, "data")
+    warn_of_steps(inputs, core.preprocessing, dataset, "given rows")
     if dataset.is_batched and options["batch_size"] is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if dataset.is_padded:

@@ -148,6 +148,8 @@ class SessionCore:
             halves=origin.halves,
         )
         self.layout, self.notices = self.models.layout, set[str]()
+        self.preprocessing: list[Any] = []
+        """Steps of tables that the rows of the last fit had."""
         self.inputs, self.outputs = self.models.inputs, self.models.outputs
         self.host = RUNTIME.open_host(self.engine, self.models.segment_bytes)
         self.plans = PlanCache(self.host, max_plans)

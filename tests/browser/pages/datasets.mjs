@@ -15,6 +15,7 @@ const SOURCES = {
   lengths: (sizes) => new Dataset(sizes.map((n) => ({
     ids: BigInt64Array.from({ length: n }, (_, k) => BigInt(k + 1)), label: BigInt(n), side: Float32Array.of(1, 2, 3),
   }))),
+  listed: (n) => new Dataset(Array.from({ length: n }, (_, k) => ({ x: k, c: BigInt(k % 3 >> 1) }))),
   csv: (text, columns, options) => readCsv(new Blob([text]), columns, options),
 };
 
@@ -28,6 +29,7 @@ const STEPS = {
   batch: (data, size, remainder) => data.batch(size, { remainder }),
   shuffle: (data, buffer, seed) => data.shuffle({ buffer, seed }),
   split: (data, share, seed, part) => data.split(share, { seed: seed ?? undefined })[part],
+  "by class": (data, share, part) => data.split(share, { stratify: "c" })[part],
   bucket: (data, bounds, size, padded) => data.bucket(({ ids }) => ids.length, bounds, size, { padded }),
   fill_mean: (data, ...names) => data.fillMean(...names),
   fill_median: (data, ...names) => data.fillMedian(...names),

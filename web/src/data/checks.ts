@@ -25,6 +25,11 @@ export function isTensor(value: unknown): value is Tensor {
   );
 }
 
+/** The tensor of ONNX Runtime within one of transformers.js; other values as they are. */
+export function unwrapped(value: unknown): unknown {
+  return isObject(value) && "ort_tensor" in value ? value.ort_tensor : value;
+}
+
 /** True for bytes, also of another realm, as a frame or the window of jsdom is. */
 export function isBytes(value: unknown): value is Uint8Array {
   return nameOf(value) === "Uint8Array";

@@ -39,6 +39,7 @@ export interface CsvOptions {
 }
 
 const NUMBER = /^[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?$/i;
+const WITH_UNIT = /^[+-]?\d[\d.,]{0,20} ?[^\s\d.,:/"'-]+$/;
 /** Most digits of an integer, the same as in Python. */
 const MOST_DIGITS = 4300;
 const INTEGER = /^[+-]?\d+$/;
@@ -298,6 +299,6 @@ function parse(value: string, { name, dtype, classes }: Input, line: number, col
       return dtype === "int64" ? number : Number(number);
     }
   }
-  refuseIf(dtype !== "bool" && !NUMBER.test(text), "CSV_TEXT", { line, column, value, name });
+  refuseIf(dtype !== "bool" && !NUMBER.test(text), WITH_UNIT.test(value) ? "CSV_UNIT" : "CSV_TEXT", { line, column, value, name });
   throw sessionError("CSV_VALUE", { line, column, value, dtype });
 }

@@ -40,7 +40,7 @@ export type Columns = { readonly [name: string]: Tensor | ArrayBufferView | Numb
 export type Rows<T> = Iterable<T> | AsyncIterable<T> | ReadableStream<T>;
 
 /** Forms of data; an array of tensors has one for each input. An iterator that runs only once lasts for one epoch: pass the function that creates it. */
-export type DataSource = Dataset | Columns | readonly (Tensor | ArrayBufferView)[] | Rows<object> | (() => Rows<object>);
+export type DataSource = Dataset | Columns | ReadonlyMap<string, Tensor> | readonly (Tensor | ArrayBufferView)[] | Rows<object> | (() => Rows<object>);
 
 const DEFAULT_BUFFER = 1024;
 
@@ -273,7 +273,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Split tensors or images. The second dataset has this share of the rows: the last ones, or rows drawn by `seed`.
+   * Split tensors, images or an array of rows. The second dataset has this share of the rows: the last ones, or rows drawn by `seed`.
    * Images of the second dataset are in order and without the changes of `augment`.
    *
    * @param options - `stratify`: the input that holds the classes; each class gives its share
@@ -283,7 +283,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     const { seed, stratify } = checkOptions("split", options, { seed: true, stratify: true });
     refuseSettingIf(!(typeof share === "number" && share > 0 && share < 1), "share", share, "a number greater than 0 and less than 1");
     refuseSettingIf(!["string", "undefined"].includes(typeof stratify), "stratify", stratify, "the name of an input");
-    const rows = this.size ?? raise("STREAM_SPLIT");
+    const rows = (this.size ?? this.#listed.length) || raise("STREAM_SPLIT");
     if (seed !== undefined) {
       checkSeed(seed);
     }
@@ -298,9 +298,20 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     return [this.#part(order.filter((_, k) => !isOfSecond(k)), false), this.#part(order.filter((_, k) => isOfSecond(k)), true)];
   }
 
+  /**
+   * The values of an input, where tensors have them, or each row of an array has one.
+   *
+   * @internal
+   */
+  column(name: string): Tensor | undefined {
+    const values = this.#listed.map((row) => (row as Partial<Row>)?.[name]);
+    const areNumbers = values.length > 0 && values.every((value) => ["number", "bigint"].includes(typeof value));
+    return areNumbers ? asTensor(name, values) : this.known?.get(name);
+  }
+
   /** The class of each row, in an order. */
   #classes(name: string, order: Uint32Array): number[] {
-    const labels = labelsOf(this.known?.get(name)) ?? raise("NO_CLASSES", { name });
+    const labels = labelsOf(this.column(name)) ?? raise("NO_CLASSES", { name });
     return Array.from(order, (row) => labels[row] as number);
   }
 
@@ -310,13 +321,16 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * @throws FeedError when the rows are a stream, or have no such number
    */
   rows(indices: readonly number[] | Uint32Array): Dataset {
-    const size = this.size ?? raise("STREAM_SPLIT");
+    const size = (this.size ?? this.#listed.length) || raise("STREAM_SPLIT");
     const wrong = Array.from(indices).findIndex((row) => !Number.isSafeInteger(row) || row < 0 || row >= size);
     refuseSettingIf(wrong >= 0, "indices", indices[wrong], `an integer >= 0 and < ${size}`);
     return this.#part(Uint32Array.from(indices), false);
   }
 
   #part(indices: Uint32Array, isHeldOut: boolean): Dataset {
+    if (this.#listed.length > 0) {
+      return new Dataset(Array.from(indices, (k) => this.#listed[k] as Row));
+    }
     return this.#stream.parts?.pick(indices, isHeldOut) ?? this.#pick(indices);
   }
 
@@ -442,7 +456,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     if (names.length === 0) {
       throw new TypeError(`'${type}' needs the names of inputs; there are ${[...columns.keys()].join(", ")}.`);
     }
-    return this.#applied(names.map((name) => ({ ...fittedStep(type, name, columns), ...more })));
+    return this.#applied(names.flat().map((name) => ({ ...fittedStep(type, name, columns), ...more })));
   }
 
   /** @internal A dataset of tensors that has had more steps. */
@@ -589,6 +603,9 @@ function open(source: unknown): [ReadonlyMap<string, Tensor> | null, RowsOf] {
   if (typeof source === "function") {
     // A user's function gets no argument.
     return [null, streams.has(source) ? (source as RowsOf) : () => iterate((source as () => unknown)())];
+  }
+  if (source instanceof Map) {
+    return open(Object.fromEntries(source));
   }
   if (!isObject(source) || isTensor(source) || ArrayBuffer.isView(source)) {
     throw sessionError("NOT_A_DATASET", { actual: describe(source) });

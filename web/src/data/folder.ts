@@ -53,12 +53,13 @@ export async function listFolder(
     const names = others.slice(0, SHOWN_FILES).join(", ");
     log("warning", sessionError("NOT_PICTURES", { count: others.length, names }).message);
   }
-  refuseIf(files.length === 0, "EMPTY_DATASET");
+  refuseIf(files.length === 0, "NO_PICTURES");
   const lost = files.find(({ path }) => path.length === 1);
   refuseIf(lost !== undefined, "FILE_WITHOUT_CLASS", { file: lost?.file.name });
   const folders = [...new Set(files.map(({ path }) => path[0] as string))];
   const inFolders = all.filter(({ path }) => path.length > 1 && !path[0]?.startsWith("."));
-  const empty = [...new Set(inFolders.map(({ path }) => path[0] as string))].filter((folder) => !folders.includes(folder));
+  const there = [...inFolders.map(({ path }) => path[0] as string), ...(isHandle(source) ? await foldersIn(source) : [])];
+  const empty = [...new Set(there)].sort().filter((folder) => !folders.includes(folder));
   if (empty.length > 0) {
     log("warning", sessionError("EMPTY_FOLDERS", { names: empty.join(", ") }).message);
   }
@@ -88,6 +89,14 @@ export async function folderFiles(source: FolderSource): Promise<readonly Listed
 
 function isHandle(source: object): source is FileSystemDirectoryHandle {
   return (source as Partial<FileSystemDirectoryHandle>).kind === "directory";
+}
+
+async function foldersIn(folder: FileSystemDirectoryHandle): Promise<string[]> {
+  const names: string[] = [];
+  for await (const { kind, name } of folder.values()) {
+    names.push(...(kind === "directory" && !name.startsWith(".") ? [name] : []));
+  }
+  return names;
 }
 
 async function listed(folder: FileSystemDirectoryHandle, above: readonly string[]): Promise<Listed[]> {

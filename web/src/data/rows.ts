@@ -4,7 +4,7 @@ import { Tensor } from "onnxruntime-common";
 
 import { isObject, isRecord } from "../wire/kinds.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
-import { describe, isTensor, refuseSettingIf } from "./checks.js";
+import { describe, isTensor, refuseSettingIf, unwrapped } from "./checks.js";
 import { RandomStream } from "./random.js";
 import type { Remainder } from "../wire/fit.js";
 
@@ -100,7 +100,8 @@ function typeOf({ type, dims }: Tensor): string {
 }
 
 /** The value of a row as a tensor. */
-export function asTensor(name: string, value: unknown): Tensor {
+export function asTensor(name: string, given: unknown): Tensor {
+  const value = unwrapped(given);
   if (isTensor(value)) {
     return value;
   }
@@ -120,6 +121,7 @@ export function asTensor(name: string, value: unknown): Tensor {
   if (Array.isArray(value)) {
     return nestedTensor(name, value as Numbers);
   }
+  refuseIf(isRecord(value) && !["Object", "Dataset"].includes(describe(value)), "NO_TENSOR", { name, actual: describe(value) });
   refuseIf(isRecord(value), "SEVERAL_SETS", { name });
   throw sessionError("NOT_A_COLUMN", { name, actual: describe(value) });
 }

@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { checkSeed, Dataset, drawnDataset, rowAt, type Columns } from "../data/dataset.js";
-import { badSetting, describe, isAddress, refuseSettingIf } from "../data/checks.js";
+import { badSetting, describe, isAddress, mustBe, refuseSettingIf } from "../data/checks.js";
 import { imageValues } from "../data/images.js";
 import { checkOptions } from "../data/nearest.js";
 import { permutation, RandomStream, seedWith, type Draw } from "../data/random.js";
@@ -95,6 +95,7 @@ export function readImages(images: Iterable<ImageSource>, options: ImagesOptions
   if (typeof input !== "string" || typeof shuffle !== "boolean") {
     throw typeof input !== "string" ? badSetting("input", input, "a name") : badSetting("shuffle", shuffle, "true or false");
   }
+  mustBe(typeof images !== "string", "images", "a list of images", images);
   const sources = [...images];
   const partOf = (part: Dataset, places: Uint32Array, isHeldOut: boolean): Dataset => {
     const known = part.columns as ReadonlyMap<string, Tensor>;

@@ -86,7 +86,7 @@ export class ModelInputs {
     const isValue = (one: unknown): boolean => isTensor(one) || ArrayBuffer.isView(one);
     const isArray = Array.isArray(input) && isNumeric(input) && rankOf(input) === this.#declared[0]?.dims?.length;
     const source = isValue(input) || isArray ? [input] : input;
-    const isTuple = isArray || (Array.isArray(source) && source.length > 0 && source.every(isValue));
+    const isTuple = isArray || (Array.isArray(source) && source.some(isValue) && source.every((one) => isValue(one) || Array.isArray(one)));
     const items = isTuple ? this.#named(source, "The data") : source;
     const named = isColumns(items) ? this.#read(items) : items;
     const data = Dataset.of((isColumns(named) ? this.#fitAll(named, "the data", true) : named) as DataSource);
@@ -276,14 +276,17 @@ function isColumn(dims: InputDeclaration["dims"]): boolean {
 /** Values of an input for several rows, in its type. */
 function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: string): Tensor {
   refuseTexts(name, values);
-  // One value a row may stand for a vector of one.
-  const tensor = values.dims.length === 1 && isColumn(dims) ? values.reshape([...values.dims, 1]) : values;
+  // One value a row may stand for a vector of one, and the reverse.
+  const isVector = dims?.length === 1 && values.dims.length === 2 && values.dims[1] === 1;
+  const column = values.dims.length === 1 && isColumn(dims) ? values.reshape([...values.dims, 1]) : values;
+  const tensor = isVector ? values.reshape(values.dims.slice(0, 1)) : column;
   if (dims !== null && dims.length > 0 && !fits(tensor.dims, dims)) {
     const isRow = fits([1, ...tensor.dims], dims) && dims.some((dim, k) => k > 0 && typeof dim === "number");
     refuseIf(isRow, "ONE_ROW", { name, actual: tensor.dims, where, batch: [1, ...tensor.dims] });
     const areScores = dtype === "int64" && tensor.type.startsWith("float") && tensor.dims.length === dims.length + 1;
     const shapes = { actual: tensor.dims, batch: shown(dims), row: shown(dims.slice(1)) };
-    throw sessionError(areScores ? "SHAPE_OF_SCORES" : "DATA_SHAPE", { name, where, ...shapes });
+    const fault = tensor.dims.length === dims.length ? "DATA_SIZE" : "DATA_SHAPE";
+    throw sessionError(areScores ? "SHAPE_OF_SCORES" : fault, { name, where, ...shapes });
   }
   const areBits = tensor.type === "uint16" && dtype === "bfloat16";
   if (tensor.type === dtype || areBits || !CONVERTED.includes(dtype) || ![...CONVERTED, "bool"].includes(tensor.type) || !isOnCpu(tensor)) {

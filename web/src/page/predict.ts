@@ -19,6 +19,7 @@ import { ModelInputs } from "./model-inputs.js";
 import { checkAverages, resolveEvaluation, resolveMetrics } from "./fit/options.js";
 import { withFunctions, type Metrics } from "./own-metrics.js";
 import { BATCHES, type BatchFields } from "./settings/fit.js";
+import { FITTED, warnOfSteps } from "./split.js";
 import { joined, unpackNamed } from "./tensors.js";
 
 const KNOWN = { batchSize: true, batched: true, ema: true } as const;
@@ -119,6 +120,7 @@ function resolve(
   const inputs = new ModelInputs(info, "eval", unread);
   const dataset = inputs.dataset(data);
   inputs.require(dataset, "data");
+  warnOfSteps(inputs, FITTED.get(info) ?? [], dataset, "given rows");
   if (dataset.isBatched && batchSize !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }

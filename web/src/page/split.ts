@@ -2,10 +2,14 @@
 
 import type { Dataset, DataSource } from "../data/dataset.js";
 import { labelsOf } from "../data/split.js";
+import type { PreprocessingStep } from "../data/table.js";
 import { NAMED_CLASSES } from "../wire/constants.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import type { ModelInputs } from "./model-inputs.js";
+
+/** Steps of tables that the rows of the last fit had, by sessions. */
+export const FITTED = new WeakMap<object, readonly PreprocessingStep[]>();
 
 /**
  * The training data and the validation data.
@@ -22,37 +26,42 @@ export function splitData(
   const train = inputs.dataset(data);
   if (share === null) {
     refuseIf(stratify !== false, "STRATIFIED_NOTHING");
-    return [train, validation === null ? null : inputs.dataset(validation)];
+    const given = validation === null ? null : inputs.dataset(validation);
+    if (given !== null) {
+      warnOfMissing(name, train, given);
+    }
+    return [train, given];
   }
   refuseIf(validation !== null, "TWO_VALIDATIONS");
   if (stratify !== false) {
     return train.split(share, { stratify: name });
   }
   const parts = train.split(share);
-  const labels = labelsOf(train.known?.get(name));
-  if (labels !== null) {
-    warnOfMissing(name, labels, parts[0].size as number);
-  }
+  warnOfMissing(name, ...parts);
   return parts;
 }
 
 /** Warn of steps of tables that only the training rows have. */
-export function warnOfSteps(train: Dataset, validation: Dataset): void {
-  const done = validation.preprocessing.map((step) => JSON.stringify(step));
-  const lacking = train.preprocessing.filter((step) => !done.includes(JSON.stringify(step)));
-  if (lacking.length > 0 && validation.columns !== null) {
+export function warnOfSteps(inputs: ModelInputs, expected: readonly PreprocessingStep[], data: Dataset, source: string): void {
+  const done = data.preprocessing.map((step) => JSON.stringify(step));
+  const lacking = expected.filter((step) => !done.includes(JSON.stringify(step)));
+  if (lacking.some(({ input }) => data.columns?.has(input))) {
     const steps = lacking.map(({ type, input }) => `${type} of '${input}'`).join(", ");
-    log("warning", sessionError("UNPREPARED_VALIDATION", { steps }).message);
+    inputs.warn("UNPREPARED_VALIDATION", { source, steps });
   }
 }
 
 /** Warn of classes that only one of two parts has, if there are few classes. */
-function warnOfMissing(name: string, labels: readonly number[], first: number): void {
-  const classes = [...new Set(labels)].sort((a, b) => a - b);
-  for (const [part, present] of [["training", labels.slice(0, first)], ["validation", labels.slice(first)]] as const) {
+function warnOfMissing(name: string, train: Dataset, validation: Dataset): void {
+  const [trained, validated] = [labelsOf(train.column(name)), labelsOf(validation.column(name))];
+  const classes = [...new Set([...(trained ?? []), ...(validated ?? [])])].sort((a, b) => a - b);
+  // Of many classes some are rare.
+  if (trained === null || validated === null || classes.length > NAMED_CLASSES) {
+    return;
+  }
+  for (const [part, present] of [["training", trained], ["validation", validated]] as const) {
     const missing = classes.filter((label) => !present.includes(label));
-    // Of many classes some are rare.
-    if (missing.length > 0 && classes.length <= NAMED_CLASSES) {
+    if (missing.length > 0) {
       log("warning", sessionError("MISSING_CLASSES", { part, name, classes: missing.join(", ") }).message);
     }
   }

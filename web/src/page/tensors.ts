@@ -2,7 +2,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { describe, isTensor } from "../data/checks.js";
+import { describe, isTensor, unwrapped } from "../data/checks.js";
 import { BufferSizeError, FeedError } from "../wire/errors.js";
 import { convertFloats, FLOAT_BYTES } from "../wire/floats.js";
 import { sessionError } from "../wire/messages.js";
@@ -65,7 +65,7 @@ const SHARING: readonly string[] = ["float16", "bool"] satisfies WireDtype[];
  */
 export function asTensor({ name, dtype, dims }: InputDeclaration, value: unknown): Tensor {
   if (!ArrayBuffer.isView(value)) {
-    return value as Tensor;
+    return unwrapped(value) as Tensor;
   }
   const isOf = (type: string): boolean => value instanceof ARRAYS[type as WireDtype];
   const type = isOf(dtype) ? dtype : Object.keys(ARRAYS).find((known) => !SHARING.includes(known) && isOf(known));

@@ -31,7 +31,7 @@ import type { FitControl, FitEvent } from "./events.js";
 import { scheduleOf } from "./rates.js";
 import { ModelInputs } from "../model-inputs.js";
 import { hasFunctions, metricsOf, type MetricFunction, type Metrics, type ValuesOf } from "../own-metrics.js";
-import { splitData, warnOfSteps } from "../split.js";
+import { FITTED, splitData, warnOfSteps } from "../split.js";
 import type { Schedule } from "./schedule.js";
 import type { Resolved } from "../setting-kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
@@ -133,8 +133,9 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   inputs.require(train, "data");
   if (validation !== null) {
     new ModelInputs(info, "eval").require(validation, "validation data");
-    warnOfSteps(train, validation);
+    warnOfSteps(inputs, train.preprocessing, validation, "validation rows");
   }
+  FITTED.set(info, train.preprocessing);
   const isStream = train.columns === null;
   if (train.isBatched && (settings.batchSize ?? null) !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });

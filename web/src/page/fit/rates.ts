@@ -1,6 +1,6 @@
 /** The learning rates of a fit; `trainweb/fit/plan.py` is the same in Python. */
 
-import { refuseIf } from "../../wire/messages.js";
+import { raise, refuseIf } from "../../wire/messages.js";
 import { oneRate } from "../check-settings.js";
 import { schedule, type Schedule } from "./schedule.js";
 import { SCHEDULES, type ScheduleSettings } from "../settings/schedules.js";
@@ -33,8 +33,8 @@ export function scheduleOf(
     settings["learningRate"] = rate;
   }
   const kind = String(settings["type"]);
-  if (steps !== null && Object.hasOwn(SCHEDULES, kind) && "total" in SCHEDULES[kind as keyof typeof SCHEDULES]) {
-    settings["total"] ??= steps;
+  if (Object.hasOwn(SCHEDULES, kind) && "total" in SCHEDULES[kind as keyof typeof SCHEDULES]) {
+    settings["total"] ??= steps ?? raise("TOTAL_OF_STREAM", { name: kind });
   }
   return schedule(settings as unknown as ScheduleSettings);
 }

@@ -71,6 +71,10 @@ class Attention:
         if layout == "flat":  # torch.bmm
             q, k, v = (self.normal(x, batch * heads, *s) for x, s in (("q", (m, d)), ("k", (n, d)), ("v", (n, e))))
             return q, self.op("Transpose", k, perm=[0, 2, 1]), v
+        if layout == "one head of keys":  # Falcon and GPT BigCode
+            shapes = (("q", (heads, m, d)), ("k", (1, n, d)), ("v", (1, n, e)))
+            q, k, v = (self.normal(x, batch, *s) for x, s in shapes)
+            return q, self.op("Transpose", k, perm=[0, 1, 3, 2]), v
         if layout == "joined":
             assert m == n and d == e
             qkv = self.normal("qkv", batch, n, 3 * heads * d)
@@ -113,7 +117,7 @@ class Attention:
         if dropout:
             p = self.op("Dropout", p, self.constant(np.float32(dropout)), self.constant(np.array(True)))
         y = self.op("MatMul", p, v)
-        if layout not in ("heads", "flat"):
+        if layout not in ("heads", "flat", "one head of keys"):
             y = self.op("Transpose", y, perm=[0, 2, 1, 3])
             y = self.op("Reshape", y, self.constant(np.array([batch, m, heads * e])))
         self.graph.outputs = [Value(y, "float32", None)]
@@ -284,11 +288,38 @@ def test_dropout_drops_what_it_would_drop_of_stored_probabilities(shape: tuple[i
     assert "dropout_f32" not in kernels(plan)
 
 
-@pytest.mark.parametrize("layout", ["separate", "joined", "heads", "flat"])
+@pytest.mark.parametrize("layout", ["separate", "joined", "heads", "flat", "one head of keys"])
 @pytest.mark.parametrize("scale", ["mul", "div", "q", "roots", "none"])
 def test_ways_to_write_it(layout: str, scale: str) -> None:
     mask = "causal -inf" if layout == "flat" else "padding"
     check(Attention(2, 3, 40, 40, 8).build(layout, scale, mask))
+
+
+@pytest.mark.parametrize("scale", ["mul", "roots"])
+def test_gradients_of_keys_that_all_heads_share(scale: str) -> None:
+    a = Attention(2, 3, 20, 30, 8).build("one head of keys", scale)
+    q, k, v = (a.feeds[x].astype(np.float64) for x in "qkv")
+    e = np.exp(q @ k.swapaxes(2, 3) / math.sqrt(8))
+    p = e / e.sum(-1, keepdims=True)
+    dy = np.random.default_rng(9).standard_normal(q.shape).astype(np.float32)
+    dp = dy @ v.swapaxes(2, 3)
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) / math.sqrt(8)
+    expected = {"q_grad": ds @ k, "k_grad": (ds.swapaxes(2, 3) @ q).sum(1, keepdims=True)}
+    expected["v_grad"] = (p.swapaxes(2, 3) @ dy).sum(1, keepdims=True)
+    results, plan = results_of(a)
+    assert kernels(plan).count("attention_gradient_f32") == 1
+    assert "strided_copy" not in kernels(plan)
+    for name, value in expected.items():
+        assert np.abs(results[name] - value).max() < TOLERANCE * np.abs(value).max(), name
+
+
+def test_probabilities_may_be_cast_to_their_own_type() -> None:
+    a = Attention(2, 2, 40, 40, 8)
+    q, k, v = a.operands("heads")
+    p = a.op("Cast", a.op("Softmax", a.op("MatMul", q, k), axis=-1), to=1)
+    y = a.op("MatMul", a.op("CastLike", p, v), v)
+    a.graph.outputs = [Value(y, "float32", None)]
+    check(a)
 
 
 @pytest.mark.parametrize("trained", [["q"], ["k"], ["v"], ["q", "v"], ["k", "v"], ["q", "k"]], ids="".join)

@@ -28,7 +28,7 @@ from trainweb.ir.arena import align
 from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
-from trainweb.ir.layout import ARENA, GRADIENTS, LOSS_MEAN, PARAMETERS
+from trainweb.ir.layout import ACTIVATION_RELU, ARENA, GRADIENTS, LOSS_MEAN, PARAMETERS, REDUCE_MAX, REDUCE_SUM
 from trainweb.ir.loop import LoopCall
 from trainweb.ir.program import Program
 from trainweb.ops.copies import copy_axis, strided_copy
@@ -368,6 +368,69 @@ def test_maxima_are_masked_by_what_was_pooled_alone() -> None:
 def test_gradients_of_pooling_that_others_want_are_stored() -> None:
     assert not masked_first(between=("read drelu",))
     assert not masked_first(output=True)
+
+
+# Sums of products.
+
+
+def summed(*between: str, turned: bool = False, strides: tuple[int, ...] = (N * N, 1, N), **changes: int) -> bool:
+    """True if the sums of products of two batches each are stored scaled, or `turned`, without a call for it.
+
+    `between`: "read NAME" before that; `strides`: of the copy in its target; `changes`: arguments of the product and of
+    the sum, or the axes that the factor adds.
+    """
+    w = Written()
+    for name in ("x", "z", "c"):
+        w.new(name, 4, N, N)
+    w.new("sums", 2, N, N)
+    w.new("y", *(2,) * changes.pop("repeated", 0), 2, N, N)
+    w.new("wide", 2, N, 2 * N)
+    b = w.bufs
+    w.product("c", "x", "z")
+    first = w.builder.instructions[-1]
+    assert isinstance(first, calls.Gemm)
+    first.activation, first.c_row = changes.pop("activation", 0), changes.pop("c_row", N)
+    if changes.pop("bias", 0):
+        first.bias, first.beta = w.new("bias", N), 1.0
+    numbers = {"outer": 2, "n": 2, "inner": N * N, "op": REDUCE_SUM} | changes
+    w.builder.emit(calls.Reduce(x=b["c"], y=b["sums"], **numbers))
+    for step in between:
+        w.read(step.removeprefix("read "))
+    if turned:
+        target = b["y"] if strides[0] == N * N else b["wide"]
+        strided_copy(w.builder, target, b["sums"], (2, N, N), strides, (N * N, N, 1))
+    else:
+        w.builder.elementwise([b["y"]], [b["sums"]], lambda e, a: e.mul(a, e.const(0.5)))
+        target = b["y"]
+    w.read("wide" if target is b["wide"] else "y")
+    program = w.after(absorb_copies if turned else absorb_factors)
+    product, total = program.instructions[:2]
+    done = isinstance(total, calls.Reduce) and total.y.storage is target.storage
+    assert isinstance(product, calls.Gemm) and product.alpha == (0.5 if done and not turned else 1)
+    assert (product.a.storage is b["z"].storage) == (done and turned)
+    return done
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_sums_of_products_are_stored_as_what_reads_them_makes_them(turned: bool) -> None:
+    assert summed(turned=turned)
+    assert not summed("read c", turned=turned)
+    assert not summed("read sums", turned=turned)
+    assert not summed(turned=turned, op=REDUCE_MAX)
+    assert not summed(turned=turned, bias=1)
+    assert not summed(turned=turned, activation=ACTIVATION_RELU)
+
+
+def test_only_sums_of_whole_matrices_are_turned() -> None:
+    assert not summed(turned=True, c_row=N + 1)
+    assert not summed(turned=True, strides=(N * N, N, 1))
+    assert not summed(turned=True, strides=(2 * N * N, 1, 2 * N))
+    assert not summed(turned=True, outer=2 * N, n=2, inner=N)
+    assert not summed(turned=True, outer=1, n=2, inner=2 * N * N)
+
+
+def test_a_factor_that_repeats_the_sum_stays() -> None:
+    assert not summed(repeated=1)
 
 
 # Factors and epilogues.

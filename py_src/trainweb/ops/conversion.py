@@ -84,6 +84,7 @@ class Cast(Pointwise):
             raise self.error(f"there is no data type {self.to}.")
         if ONNX_DTYPES[self.to] not in self.dtypes:
             raise self.unsupported(f"dtype {ONNX_DTYPES[self.to]}{_INSTEAD.get(ONNX_DTYPES[self.to], '')}")
+        self.is_view = inputs[0] is not None and inputs[0].dtype == ONNX_DTYPES[self.to]
         return super().infer(*inputs)
 
     def result(self, *dtypes: str) -> str:
@@ -114,6 +115,7 @@ class CastLike(Pointwise):
 
     def infer(self, x: TensorType, like: TensorType) -> TensorType:
         self.need_dtype(self.dtypes, x.dtype, like.dtype)
+        self.is_view = x.dtype == like.dtype
         return TensorType(like.dtype, x.shape)
 
     def rewire(self, consumers: Mapping[str, list[Node]], known: Mapping[str, Any]) -> list[str]:

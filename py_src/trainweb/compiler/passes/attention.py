@@ -344,8 +344,6 @@ class _Fusion:
         full.sort(key=lambda b: not any(isinstance(w, Gemm) for w in self.program.writers(b.storage)))
         _need(bool(full) and len(call.roots) == 1)
         x, root = full[0], call.roots[0]
-        if root.op == "input":
-            return x, 1.0  # a cast to the type that it has
         if (added := added_operand(root, call, x)) is not None:
             return x, added
         is_scaled = root.op in ("mul", "div") and any(b.size == 1 for b in call.ins)

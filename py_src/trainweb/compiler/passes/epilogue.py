@@ -6,6 +6,7 @@ from copy import copy
 from math import prod
 
 from trainweb.compiler.context import Context
+from trainweb.compiler.passes.strided import summed_product
 from trainweb.ir.calls import Accumulates, Gemm, TakesBias, TakesFactor, TakesRelu
 from trainweb.ir.expr import Expr, inputs_of
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction
@@ -21,7 +22,7 @@ def absorb_factors(program: Program, _: Context) -> None:
     for e in program:
         if isinstance(e, ElementwiseCall):
             scaled = scaled_operand(e)
-            if scaled is not None and not _scale_products(program, e, *scaled):
+            if scaled is not None and not _scale_products(program, e, *scaled) and not _scale_sum(program, e, *scaled):
                 _fuse_into_product(program, e)
 
 
@@ -59,6 +60,19 @@ def _scale_products(program: Program, e: ElementwiseCall, x: Buf, factor: float)
             new.b, new.alpha = unscaled(new.b), new.alpha * factor
         program.replace(product, new)
     program.remove(e)
+    return True
+
+
+def _scale_sum(program: Program, e: ElementwiseCall, x: Buf, factor: float) -> bool:
+    """Let the product whose matrices are summed to `x` take the factor; False where `x` is no such sum."""
+    summed, out = summed_product(program, x, e), e.outs[0]
+    if summed is None or not x.size == out.size == prod(e.shape):
+        return False
+    product, total = copy(summed[0]), copy(summed[1])
+    product.alpha, total.y = product.alpha * factor, out
+    program.replace(summed[0], product)
+    program.remove(summed[1])
+    program.replace(e, total)
     return True
 
 

@@ -14,9 +14,9 @@ from typing import Literal
 
 from trainweb.compiler.context import Context
 from trainweb.compiler.footprint import Part, footprint
-from trainweb.ir.calls import Copy, Gemm, StridedCopy
-from trainweb.ir.instructions import Buf
-from trainweb.ir.layout import ARENA, GRADIENTS
+from trainweb.ir.calls import Copy, Gemm, Reduce, StridedCopy
+from trainweb.ir.instructions import Buf, Instruction
+from trainweb.ir.layout import ARENA, GRADIENTS, REDUCE_SUM
 from trainweb.ir.program import Program
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
@@ -135,6 +135,9 @@ def absorb_copies(program: Program, _: Context) -> None:
             call: Gemm | None = product
             while call is not None:
                 call = _read_source(program, call, "a") or _read_source(program, call, "b")
+    for reader in program:
+        if isinstance(reader, StridedCopy):
+            _sum_transposed(program, reader)
     for product in program:
         if isinstance(product, Gemm):
             call = product
@@ -201,6 +204,42 @@ def _write_target(program: Program, call: Gemm) -> Gemm | None:
     program.remove(reader)
     program.replace(call, new)
     return new
+
+
+def summed_product(program: Program, y: Buf, reader: Instruction) -> tuple[Gemm, Reduce] | None:
+    """The product and the sum of its matrices that make `y`, as of keys that heads share, if only `reader` reads it."""
+    total = next(iter(program.writers(y.storage)), None)
+    if not isinstance(total, Reduce) or total.op != REDUCE_SUM:
+        return None
+    product = next(iter(program.writers(total.x.storage)), None)
+    if not isinstance(product, Gemm) or product.bias is not None or product.activation:
+        return None
+    steps = ((product, product.c, total.x, total), (total, total.y, y, reader))
+    is_alone = all(
+        made.same_place(read) and program.is_temporary(made.storage) and program.users(made.storage) == [maker, user]
+        for maker, made, read, user in steps
+    )
+    return (product, total) if is_alone else None
+
+
+def _sum_transposed(program: Program, reader: StridedCopy) -> None:
+    """Let a product store transposed matrices if the copy `reader` transposes their sum."""
+    summed, move = summed_product(program, reader.src, reader), Move.out_of(reader)
+    if summed is None or move is None:
+        return
+    product, total = summed
+    sizes, strides = zip(*operand(product, "c")[1], strict=True)
+    m, n = sizes[2:]
+    dense = contiguous_strides(sizes)
+    is_dense = all(s == d for size, s, d in zip(sizes, strides, dense, strict=True) if size != 1)
+    moved = move.strides_of(((total.outer, m * n), (m, n), (n, 1)), total.y)
+    if not is_dense or total.inner != m * n or moved != [m * n if total.outer > 1 else 0, 1, m]:
+        return
+    new, last, place = _transposed(product), copy(total), move.place(total.y)
+    new.c_row, last.y = m, Buf(place.storage, "float32", (total.y.size,), None, place.shift, place.name)
+    program.replace(product, new)
+    program.remove(total)
+    program.replace(reader, last)
 
 
 def _transposed(call: Gemm) -> Gemm:

@@ -81,16 +81,17 @@ def merged(
     batch: int = 1,
     turned: bool = False,
     activation: int = 0,
-) -> bool:
-    """True if c = x w + (x a) b becomes one product, with these steps before the last.
+    rows: int = 8,
+) -> str:
+    """Whether c = x w + (x a) b becomes one product, with these steps before the last: "merged", or the reason.
 
     With `turned` the second x are the same numbers, read as the transpose of 4 rows of 8.
     """
     w = Written()
-    for name, shape in (("x", (8, 4)), ("z", (8, 4)), ("w", (4, 4)), ("a", (4, rank)), ("b", (rank, 4))):
+    for name, shape in (("x", (rows, 4)), ("z", (rows, 4)), ("w", (4, 4)), ("a", (4, rank)), ("b", (rank, 4))):
         w.new(name, *shape)
-    w.new("low", 8, rank)
-    w.new("c", 8, 4)
+    w.new("low", rows, rank)
+    w.new("c", rows, 4)
     w.product("c", "x", "w")
     first = w.builder.instructions[-1]
     assert isinstance(first, calls.Gemm)
@@ -112,18 +113,38 @@ def merged(
     program = w.after(merge_low_rank)
     products = [i for i in program if isinstance(i, calls.Gemm)]
     assert any(i.c.storage is w.bufs["low"].storage for i in products) or (len(products) == 2 and "low" not in outputs)
-    return not any(i.accumulate and i.c.storage is w.bufs["c"].storage for i in products)
+    is_merged = not any(i.accumulate and i.c.storage is w.bufs["c"].storage for i in products)
+    assert {r.what for r in program.refusals} <= {"low-rank product"} and not (is_merged and program.refusals)
+    return "merged" if is_merged else ", ".join(r.reason for r in program.refusals)
 
 
 def test_a_low_rank_is_found() -> None:
-    assert merged()
-    assert merged("read low")
-    assert merged(outputs=("low",))
+    assert merged() == "merged"
+    assert merged("read low") == "merged"
+    assert merged(outputs=("low",)) == "merged"
 
 
-@pytest.mark.parametrize("between", ["fill x", "fill w", "fill a", "fill low", "read c", "fill c"])
-def test_products_stay_where_an_operand_changes_or_the_first_is_read(between: str) -> None:
-    assert not merged(between)
+CHANGED = "an operand changes before the sum"
+
+
+@pytest.mark.parametrize(
+    ("between", "reason"),
+    [
+        ("fill x", CHANGED),
+        ("fill w", CHANGED),
+        ("fill a", CHANGED),
+        ("fill low", ""),
+        ("read c", "another node reads one of the products"),
+        ("fill c", ""),
+    ],
+)
+def test_products_stay_where_an_operand_changes_or_the_first_is_read(between: str, reason: str) -> None:
+    assert merged(between) == reason
+
+
+def test_products_stay_where_the_sum_of_weights_takes_longer() -> None:
+    assert merged(rows=7) == "7 rows are fewer than 2 for each of the 4 rows of the weight"
+    assert merged(activation=ACTIVATION_RELU) == "a bias or an activation comes before the sum"
 
 
 def test_products_stay_that_are_no_adapter_of_the_weight() -> None:
@@ -131,7 +152,6 @@ def test_products_stay_that_are_no_adapter_of_the_weight() -> None:
     assert not merged(rank=3)
     assert not merged(batch=2)
     assert not merged(turned=True)
-    assert not merged(activation=ACTIVATION_RELU)
 
 
 def gradients_of(x: np.ndarray, labels: np.ndarray, p: dict[str, np.ndarray], scale: float) -> dict[str, np.ndarray]:

@@ -170,6 +170,7 @@ def test_padded_texts_give_what_they_give_alone(causal: bool, stored: bool, monk
     found, plan = compute(graph, model.feeds, outputs)
     # Four products a layer, and the head, if its scores are stored.
     assert chosen_rows(plan) == chosen_rows(plan, clears=1) == 8 + stored
+    assert not reasons(graph, model.feeds, outputs)
     want = dict.fromkeys(outputs, np.zeros(()))
     for count in COUNTS:
         alone = Model([count], count, causal=causal)
@@ -178,6 +179,14 @@ def test_padded_texts_give_what_they_give_alone(causal: bool, stored: bool, monk
             want[name] = want[name] + value
     for name in outputs:
         np.testing.assert_allclose(found[name], want[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def reasons(graph: Graph, feeds: dict[str, np.ndarray], outputs: list[str]) -> dict[str, str]:
+    """Why products compute all tokens, by node."""
+    programs: dict[str, Program] = {}
+    types = {name: TensorType(str(value.dtype), value.shape) for name, value in feeds.items()}
+    compile_model(graph, types, outputs, observe=programs.__setitem__)
+    return {r.node: r.reason for r in programs["leave_out_padding"].refusals if r.what == "padding"}
 
 
 def mixed(model: Model, x: str, how: str) -> str:
@@ -215,8 +224,20 @@ def mixed(model: Model, x: str, how: str) -> str:
     raise ValueError(how)
 
 
-MIXED = ["mean of a text", "cumulative sum", "reversed", "next token", "next text", "scores without a softmax"]
-MIXED += ["picked tokens", "shifted", "normalized", "weighed"]
+IN_TWO_WAYS = "NODE and a later node read rows of 'Add44' in two ways"
+MIXED = {
+    "mean of a text": ("ReduceMean45", IN_TWO_WAYS),
+    "cumulative sum": ("CumSum45", "how NODE reads rows is not known"),
+    "reversed": ("Slice45", "NODE reads all rows"),
+    "next token": ("Pad46", "NODE reads all rows"),
+    "next text": ("Concat47", "NODE reads all rows"),
+    "scores without a softmax": ("MatMul45", IN_TWO_WAYS),
+    "picked tokens": ("GatherElements45", "NODE reads all rows"),
+    "shifted": ("Pad45", "NODE reads all rows"),
+    "normalized": ("LayerNormalization45", "NODE reads all rows"),
+    "weighed": ("Softmax45", "NODE reads all rows"),
+}
+"""The last node before the loss that mixes tokens, and the reason."""
 
 
 @pytest.mark.parametrize("how", MIXED)
@@ -228,6 +249,11 @@ def test_what_mixes_tokens_reads_them_all(how: str, monkeypatch: pytest.MonkeyPa
 
     found, plan = run()
     assert chosen_rows(plan) == 1, "only the head comes after it"
+    model = Model(COUNTS, LENGTH)
+    graph, outputs = model.finish(mixed(model, model.hidden(), how))
+    name, reason = MIXED[how]
+    node = f"{name.rstrip('0123456789')} node 'node {name}'"
+    assert reasons(graph, model.feeds, outputs) == {"MatMul node 'node MatMul1'": reason.replace("NODE", node)}
     monkeypatch.setattr(pipeline, "PASSES", pipelines.without("leave_out_padding"))
     want, plan = run()
     assert chosen_rows(plan) == 0
@@ -254,17 +280,21 @@ def term(model: Model, x: str, read: str) -> str:
     return model.op("ReduceSum" if "sum" in read else "ReduceSumSquare", x, keepdims=0)
 
 
-READ = [
-    "an output",
-    "a twin",
-    "scores",
-    "log probabilities",
-    "a second loss",
-    "a second gradient",
-    "a second gradient of a product",
-    "a second gradient of a sum",
-    "a second gradient of a sum of a product",
-]
+OTHER_GRADIENT = "the gradient of another value is added"
+READ = {
+    "an output": {"'Add44' is an output of the step"},
+    "a twin": {"'Add44' is an output of the step"},
+    "scores": {"'MatMul46' is an output of the step"},
+    "log probabilities": {
+        "SoftmaxCrossEntropyLoss node making 'loss' reads no matrix of scores, or its logarithms are read"
+    },
+    "a second loss": {"'Sum49' is an output of the step", OTHER_GRADIENT},
+    "a second gradient": {"Sum node 'AccumulateGrad_Add44_grad' reads all rows", OTHER_GRADIENT},
+    "a second gradient of a product": {"Sum node 'AccumulateGrad_Add44_grad' reads all rows", OTHER_GRADIENT},
+    "a second gradient of a sum": {OTHER_GRADIENT},
+    "a second gradient of a sum of a product": {OTHER_GRADIENT},
+}
+"""Why products compute all tokens."""
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -296,6 +326,7 @@ def test_what_else_is_read_is_computed(read: str, turned: bool, monkeypatch: pyt
     outputs += [f"{name}_grad" for name in model.trained]
     found, plan = compute(graph, model.feeds, outputs)
     assert chosen_rows(plan) == (0 if read in ("scores", "log probabilities") else 1), "the head is the only one left"
+    assert set(reasons(graph, model.feeds, outputs).values()) == READ[read]
     monkeypatch.setattr(pipeline, "PASSES", pipelines.without("leave_out_padding"))
     for name, value in compute(graph, model.feeds, outputs)[0].items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
@@ -414,6 +445,8 @@ def test_heads_in_the_axis_of_texts_keep_what_masks_of_each_lead_to(monkeypatch:
     graph, outputs = model.finish(model.hidden())
     found, plan = compute(graph, model.feeds, outputs)
     assert chosen_rows(plan) == 2, "the output of the last attention, and the head"
+    (reason,) = reasons(graph, model.feeds, outputs).values()
+    assert re.fullmatch(r"keys of attention from MatMul node .* may be no tokens of its text", reason)
     monkeypatch.setattr(pipeline, "PASSES", pipelines.without("leave_out_padding"))
     for name, value in compute(graph, model.feeds, outputs)[0].items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -434,6 +467,10 @@ def test_attention_that_is_not_fused_reads_all_keys(how: str, monkeypatch: pytes
     monkeypatch.setattr(pipeline, "PASSES", some)
     found, plan = compute(graph, model.feeds, [*outputs, *read])
     assert chosen_rows(plan) == 2, "the output of the last attention, and the head"
+    said = {f"{name!r} is an output of the step" for name in read}
+    if "scores" in how:
+        said.add(f"Softmax node 'node {softmax.outputs[0]}' is not fused and reads all keys")
+    assert set(reasons(graph, model.feeds, [*outputs, *read]).values()) == said
     monkeypatch.setattr(pipeline, "PASSES", tuple(each for each in some if each.name != "leave_out_padding"))
     for name, value in compute(graph, model.feeds, [*outputs, *read])[0].items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -468,7 +505,7 @@ def test_masks_that_come_late_are_made_first(monkeypatch: pytest.MonkeyPatch) ->
 def test_late_masks_leave_state_and_parts_in_order(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mask of the second layer is drawn, so that it reads the random offset, or is written in two parts."""
 
-    def run() -> tuple[dict[str, np.ndarray], Plan]:
+    def step() -> tuple[Graph, dict[str, np.ndarray], list[str]]:
         model = Model(COUNTS, LENGTH)
         drop = model.constant(np.float32(0.3)), model.constant(np.array(True))
         x = model.op("Gather", model.weights("embedding", CLASSES, WIDTH), "words")
@@ -486,12 +523,14 @@ def test_late_masks_leave_state_and_parts_in_order(how: str, monkeypatch: pytest
         for node in model.graph.nodes[start:]:
             node.inputs[:] = [mask if each == "mask" else each for each in node.inputs]
         graph, outputs = model.finish(x)
-        return compute(graph, model.feeds, outputs)
+        return graph, model.feeds, outputs
 
-    found, plan = run()
+    found, plan = compute(*step())
     assert chosen_rows(plan) == (9 if how == "drawn" else 0)
+    said = [] if how == "drawn" else ["labels or a mask are made later"]
+    assert list(reasons(*step()).values()) == said
     monkeypatch.setattr(pipeline, "PASSES", pipelines.without("leave_out_padding"))
-    for name, value in run()[0].items():
+    for name, value in compute(*step())[0].items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 

@@ -14,6 +14,9 @@ from tests.python.plan_builder import PlanFailed
 from tests.python.test_compiler_passes import plan_of
 
 import trainweb
+from trainweb.compiler.compile import compile_model
+from trainweb.ir.program import Program
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.training.arrays import from_numpy
 
@@ -112,6 +115,44 @@ def graph_of(nodes: list[Node], *outputs: str, cos_width: int = 4) -> tuple[Grap
 
 def kernels(graph: Graph, feeds: dict[str, np.ndarray]) -> list[str]:
     return [line.split("(")[0].split()[0] for line in plan_of(graph, **feeds).text]
+
+
+def reasons(graph: Graph, feeds: dict[str, np.ndarray]) -> list[tuple[str, str, str]]:
+    """What the pass says of rotations that it leaves."""
+    programs: dict[str, Program] = {}
+    types = {n: TensorType(str(x.dtype), x.shape) for n, x in feeds.items()}
+    compile_model(graph, types, [v.name for v in graph.outputs], observe=programs.__setitem__)
+    return [(r.what, r.node, r.reason) for r in programs["fuse_rotary"].refusals]
+
+
+NEIGHBOURS = [
+    ROTATED[0],
+    Node("Mul", ["x", "cos"], ["real"]),
+    Node("Slice", ["x", "zero", "end", "axis", "half"], ["x1"]),
+    Node("Slice", ["x", "one", "end", "axis", "half"], ["x2"]),
+    Node("Neg", ["x2"], ["minus"]),
+    *(Node("Unsqueeze", [n, "four"], [f"{n}_column"]) for n in ("minus", "x1")),
+    Node("Concat", ["minus_column", "x1_column"], ["columns"], {"axis": -1}),
+    Node("Reshape", ["columns", "as_rows"], ["other"]),
+    *ROTATED[-2:],
+]
+"""Rotation of neighbours, as GPT-J does it."""
+
+
+@pytest.mark.parametrize("what", ["neighbours", "shifted", "halves"])
+def test_the_pass_says_which_rotation_it_does_not_take(what: str) -> None:
+    nodes = {"neighbours": NEIGHBOURS, "halves": ROTATED}.get(what)
+    # As RWKV: a share of each token, and a share of others, none of which is negative.
+    nodes = nodes or [Node("Identity", n.inputs, n.outputs) if n.op_type == "Neg" else n for n in NEIGHBOURS]
+    nodes = [Node(n.op_type, n.inputs, n.outputs, n.attrs, "", f"the {n.op_type}") for n in nodes]
+    graph, feeds = graph_of(nodes, "y")
+    graph.initializers["one"] = from_numpy("one", np.array([1]))
+    graph.initializers["as_rows"] = from_numpy("as_rows", np.array([BATCH, HEADS, LENGTH, 4]))
+    reason = "it turns other columns than both halves of a row"
+    said = [("rotary embedding", "Add node 'the Add'", reason)] if what == "neighbours" else []
+    assert reasons(graph, feeds) == said
+    assert ("rotary_f32" in kernels(graph, feeds)) == (what == "halves")
+    same_without(graph, feeds)
 
 
 def same_without(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -172,6 +172,8 @@ class _Compilation:
         """By name of a tensor, the one that was computed before from the same."""
         self.inspected_nodes: list[InspectedNode] = []
         self.rows: dict[str, Rows] = {}
+        self.whole: dict[str, str] = {}
+        """Why the rows of other tensors are read together."""
         self.slopes = set[str]()
         """Gradients of the loss that `rows` are of."""
 
@@ -202,7 +204,8 @@ class _Compilation:
             self.place_gradients()
         if not keep_all:  # which reads all tensors
             ops = [self.ops[k] for k in sorted(self.needed)]
-            self.rows, self.slopes = rows_of_loss(ops, self.types, [self.same.get(name, name) for name in outputs])
+            last = [self.same.get(name, name) for name in outputs]
+            self.rows, self.whole, self.slopes = rows_of_loss(ops, self.types, last)
         self.lower(feeds)
         # A feed whose value is known is a constant of the plan, which no instruction writes.
         bufs = [b for b in map(self.bufs.get, feeds) if isinstance(b, Buf) and b.storage.is_feed]
@@ -509,8 +512,10 @@ class _Compilation:
                 outs.append(None)
                 continue
             t = self.types[name]
-            rows, size = self.rows.get(name), t.size * ITEM_SIZE[t.dtype]
-            storage = self.preplaced.get(name) or Storage(ARENA, size, rows=rows, is_slope=name in self.slopes)
+            rows, whole, size = self.rows.get(name), self.whole.get(name, ""), t.size * ITEM_SIZE[t.dtype]
+            storage = self.preplaced.get(name) or Storage(
+                ARENA, size, rows=rows, whole=whole, is_slope=name in self.slopes
+            )
             buf = Buf(storage, t.dtype, t.shape, name=name)
             self.bufs[name] = buf
             outs.append(buf)

@@ -31,8 +31,8 @@ from trainweb.ops.softmax_loss import (
 Parts = tuple[AxisPart, ...]
 Layout = tuple[Parts, ...]
 """The parts of each axis of a tensor."""
-Reading = tuple[Layout, int]
-"""The layout of a tensor that is read by rows, and the level of its rows."""
+Reading = tuple[Layout, int] | str
+"""The layout of a tensor that is read by rows, and the level of its rows; of others, why they are read as a whole."""
 
 Loss = SoftmaxCrossEntropyLoss | NegativeLogLikelihoodLoss
 LossGrad = SoftmaxCrossEntropyLossGrad | NegativeLogLikelihoodLossGrad
@@ -87,8 +87,10 @@ def laid_out(parts: Iterable[AxisPart], shape: Sequence[int]) -> Layout | None:
 
 def rows_of_loss(
     ops: Sequence[Op], types: Mapping[str, TensorType], outputs: Iterable[str]
-) -> tuple[dict[str, Rows], set[str]]:
-    """Return the rows of each tensor that is read only by rows, and its gradients; none unless one loss ignores labels.
+) -> tuple[dict[str, Rows], dict[str, str], set[str]]:
+    """Return the rows of each tensor that is read only by rows, why others are not, and the gradients of the loss.
+
+    All are empty unless one loss ignores labels.
 
     Parameters
     ----------
@@ -101,11 +103,11 @@ def rows_of_loss(
     """
     losses = [op for op in ops if isinstance(op, Loss)]
     if len(losses) != 1 or losses[0].ignore_index is None:
-        return {}, set()
+        return {}, {}, set()
     walk = _Walk(ops, types, outputs)
     for op in reversed(ops):
         walk.visit(op)
-    return walk.rows(), walk.gradients
+    return *walk.rows(), walk.gradients
 
 
 class _Walk:
@@ -114,8 +116,15 @@ class _Walk:
     def __init__(self, ops: Sequence[Op], types: Mapping[str, TensorType], outputs: Iterable[str]) -> None:
         self.types = types
         self.makers = {name: op for op in ops for name in op.node.outputs if name}
-        self.readings: dict[str, Reading | None] = dict.fromkeys(outputs)
-        """Tensors that are read later on; None: as a whole."""
+        backward = set[str]()
+        for op in ops:
+            if isinstance(op, LossGrad) or not backward.isdisjoint(op.node.inputs):
+                backward.update(op.node.outputs)
+        self.readings: dict[str, Reading] = {
+            name: "the gradient of another value is added" if name in backward else f"{name!r} is an output of the step"
+            for name in outputs
+        }
+        """Tensors that are read later on."""
         self.probabilities: list[tuple[str, int]] = []
         """Probabilities of attention, and the level of its operands."""
         self.gradients = set[str]()
@@ -124,16 +133,18 @@ class _Walk:
             if isinstance(op, LossGrad) or not (self.gradients.isdisjoint(op.node.inputs) or self._adds_value(op)):
                 self.gradients.update(filter(None, op.node.outputs))
 
-    def rows(self) -> dict[str, Rows]:
-        """Return the rows of tensors, up to the level at which something else reads probabilities of attention."""
-        limits = [level for name, level in self.probabilities if self.readings.get(name) is None]
-        limit = min(limits, default=len(self.probabilities) + 1)
-        known = {name: reading for name, reading in self.readings.items() if reading is not None}
-        return {
-            name: Rows(merged(part for axis in layout for part in axis), level)
-            for name, (layout, level) in known.items()
-            if level < limit
-        }
+    def rows(self) -> tuple[dict[str, Rows], dict[str, str]]:
+        """Return the rows of tensors, up to the level at which something else reads probabilities, and why not more."""
+        readers = ((level, self.readings.get(name, "")) for name, level in self.probabilities)
+        limits = [(level, why) for level, why in readers if isinstance(why, str)]
+        limit, late = min(limits, default=(len(self.probabilities) + 1, ""))
+        rows, whole = dict[str, Rows](), dict[str, str]()
+        for name, reading in self.readings.items():
+            if isinstance(reading, str) or reading[1] >= limit:
+                whole[name] = reading if isinstance(reading, str) else late
+            else:
+                rows[name] = Rows(merged(part for axis in reading[0] for part in axis), reading[1])
+        return rows, whole
 
     def visit(self, op: Op) -> None:
         """Note the operands of a node, after all nodes that come later."""
@@ -141,62 +152,67 @@ class _Walk:
         if isinstance(op, Loss):
             self._visit_loss(op)
         elif isinstance(op, LossGrad):
-            self._read_whole([*names[:1], *names[2:]])  # log probabilities do not count where a label is ignored
+            self._read_whole([*names[:1], *names[2:]], "")  # log probabilities do not count where a label is ignored
         elif not self.gradients.isdisjoint(names):
             if not self._is_linear(op):
-                self._read_whole(name for name in names if name not in self.gradients)
+                values = (name for name in names if name not in self.gradients)
+                self._read_whole(values, f"{op.node} reads all rows")
         else:
             self._visit_value(op)
 
-    def _read_whole(self, names: Iterable[str]) -> None:
-        self.readings.update(dict.fromkeys(filter(None, names)))
+    def _read_whole(self, names: Iterable[str], why: str) -> None:
+        self.readings.update(dict.fromkeys(filter(None, names), why))
 
-    def _read(self, name: str, reading: Reading | None) -> None:
+    def _read(self, op: Op, name: str, reading: Reading) -> None:
         before = self.readings.get(name, reading)
-        if before is None or reading is None or before[0] != reading[0]:
-            self.readings[name] = None
+        if isinstance(before, str) or isinstance(reading, str):
+            self.readings[name] = before if isinstance(before, str) else reading
+        elif before[0] != reading[0]:
+            self.readings[name] = f"{op.node} and a later node read rows of {name!r} in two ways"
         else:
             self.readings[name] = (before[0], max(before[1], reading[1]))
 
     def _visit_loss(self, op: Op) -> None:
         """The loss reads scores by rows, unless something else reads their logarithms."""
         scores, *others = op.node.inputs
-        self._read_whole(others)
+        self._read_whole(others, "")
         shape = self.types[scores].shape
         if len(shape) != 2 or 0 in shape or not self.readings.keys().isdisjoint(op.node.outputs[1:]):
-            self._read_whole([scores])
+            self._read_whole([scores], f"{op.node} reads no matrix of scores, or its logarithms are read")
             return
-        self._read(scores, ((merged([(shape[0], 1)]), merged([(shape[1], 0)])), 0))
+        self._read(op, scores, ((merged([(shape[0], 1)]), merged([(shape[1], 0)])), 0))
 
     def _visit_value(self, op: Op) -> None:
         """Note the operands of a node of the forward pass; none if only gradients read its results."""
         readings = [self.readings[name] for name in op.node.outputs if name in self.readings]
         if not readings:
             return
-        known = [reading for reading in readings if reading is not None]
+        known = [reading for reading in readings if not isinstance(reading, str)]
         if len(known) < len(readings):
-            self._read_whole(op.node.inputs)
+            self._read_whole(op.node.inputs, next(why for why in readings if isinstance(why, str)))
             return
         layouts, level = [layout for layout, _ in known], max(level for _, level in known)
         if op.is_view:
             parts = (part for axis in layouts[0] for part in axis)
-            operands = [laid_out(parts, self.types[op.node.inputs[0]].shape)]
+            laid = laid_out(parts, self.types[op.node.inputs[0]].shape)
+            operands = [f"{op.node} splits rows" if laid is None else laid]
         else:
             operands, level = self._operands(op, layouts, level)
         for k, name in enumerate(op.node.inputs):
-            layout = operands[k] if k < len(operands) else None
+            layout = operands[k] if k < len(operands) else ""
             if name:
-                self._read(name, None if layout is None else (layout, level))
+                self._read(op, name, layout if isinstance(layout, str) else (layout, level))
 
-    def _operands(self, op: Op, layouts: Sequence[Layout], level: int) -> tuple[list[Layout | None], int]:
-        """Layouts of operands that a node reads by rows, and their level; none where it mixes rows."""
+    def _operands(self, op: Op, layouts: Sequence[Layout], level: int) -> tuple[list[Layout | str], int]:
+        """Layouts of operands that a node reads by rows, or why it reads more, and their level."""
         node = op.node
         types = [self.types[name] if name else None for name in node.inputs]
         output = next(name for name in node.outputs if name in self.readings)
         axes = axes_of(op, types, self.types[output])
         parts = None if axes is None else self._labelled(op, axes, layouts)
         if axes is None or parts is None:
-            return [], level
+            why = f"how {node} reads rows is not known" if axes is None else f"{node} reads all rows"
+            return [why] * len(node.inputs), level
         others, later = self._keys(op, axes, parts, level)
         operands = [
             _layout(labels, t, parts | others.get(k, {}))
@@ -286,10 +302,10 @@ class _Walk:
         return name in self.gradients or (value is not None and not any(value))
 
 
-def _layout(labels: Labels | None, t: TensorType | None, parts: Mapping[Hashable, Parts]) -> Layout | None:
+def _layout(labels: Labels | None, t: TensorType | None, parts: Mapping[Hashable, Parts]) -> Layout | str:
     """The parts of each axis of an operand; a broadcast axis has none of the result's, and a parameter has no axes."""
     if labels is None or t is None:
-        return None
+        return ""
     axes = [(parts.get(label, ()), dim) for label, dim in zip(labels, t.shape, strict=True)]
     return tuple(axis if prod(n for n, _ in axis) == dim else merged([(dim, 0)]) for axis, dim in axes)
 

@@ -60,6 +60,8 @@ class Storage:
     """The tensor of the graph that a constant is; none if it may depend on the feeds."""
     rows: Rows | None = None
     """The rows of a loss, if only rows of the tensor are read."""
+    whole: str = ""
+    """Why more is read."""
     is_slope: bool = False
     """A gradient of this loss, which is zero in the other rows."""
 

@@ -41,7 +41,7 @@ ATTENTION, HEAD = "attention", "the loss of the head"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A pass left instructions as they were, for a reason that a model's author or exporter can change.
+    """A pass left a candidate as it was.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from trainweb.compiler.context import Context
 from trainweb.ir.calls import Gemm
 from trainweb.ir.instructions import Buf
-from trainweb.ir.program import Program
+from trainweb.ir.program import Program, Refusal
 
 ROWS_PER_ROW = 2
 """Rows of x for a row of W from which on the sum of weights pays, which is made anew wherever it is read."""
@@ -29,9 +29,13 @@ def merge_low_rank(program: Program, _: Context) -> None:
             if others == [last] and isinstance(first, Gemm):
                 for full, outer in ((first, last), (last, first)):
                     adapted = _find(program, full, outer)
-                    if adapted is not None and _may_merge(program, adapted, first, last):
+                    if adapted is None:
+                        continue
+                    if why := _refusal(program, adapted, first, last):
+                        program.refusals.append(Refusal("low-rank product", outer.node, why))
+                    else:
                         _merge(program, adapted, first, last)
-                        break
+                    break
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +58,23 @@ def _find(program: Program, full: Gemm, outer: Gemm) -> _Adapted | None:
         return None
     single = all(call.batch == (1, 1) for call in (full, inner, outer))
     in_order = (full.b_row, full.b_col) in ((full.n, 1), (1, full.k)) and full.b.size == full.k * full.n
-    pays = full.m >= ROWS_PER_ROW * full.k and RANKS * inner.n <= min(full.k, full.n)
-    return _Adapted(full, inner, outer) if single and in_order and pays else None
+    is_low = RANKS * inner.n <= min(full.k, full.n)
+    return _Adapted(full, inner, outer) if single and in_order and is_low else None
 
 
-def _may_merge(program: Program, adapted: _Adapted, first: Gemm, last: Gemm) -> bool:
-    """Return whether the operands of the product are still there at the place of `last`."""
-    if last.bias is not None or first.activation or program.is_read_between(first.c.storage, first, last):
-        return False
+def _refusal(program: Program, adapted: _Adapted, first: Gemm, last: Gemm) -> str:
+    """Why the sum of weights does not pay, or cannot stand at the place of `last`; empty if neither holds."""
+    full = adapted.full
+    if full.m < ROWS_PER_ROW * full.k:
+        return f"{full.m} rows are fewer than {ROWS_PER_ROW} for each of the {full.k} rows of the weight"
+    if last.bias is not None or first.activation:
+        return "a bias or an activation comes before the sum"
+    if program.is_read_between(first.c.storage, first, last):
+        return "another node reads one of the products"
     start = min(adapted.inner, first, key=lambda call: call.position)
-    read = (adapted.full.a, adapted.full.b, adapted.inner.b, adapted.outer.b, first.bias)
-    return not any(b is not None and program.is_written_between(b.storage, start, last) for b in read)
+    read = (full.a, full.b, adapted.inner.b, adapted.outer.b, first.bias)
+    is_written = any(b is not None and program.is_written_between(b.storage, start, last) for b in read)
+    return "an operand changes before the sum" if is_written else ""
 
 
 def _merge(program: Program, adapted: _Adapted, first: Gemm, last: Gemm) -> None:

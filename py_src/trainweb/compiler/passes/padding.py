@@ -21,7 +21,7 @@ from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.instructions import KEYS, Buf, Instruction, Storage
 from trainweb.ir.layout import ACTIVATION_NONE
-from trainweb.ir.program import POSITION, Program
+from trainweb.ir.program import POSITION, Program, Refusal
 from trainweb.model.graph import ITEM_SIZE
 
 LEAST_WORK = 1 << 18
@@ -61,28 +61,30 @@ def leave_out_padding(program: Program, _: Context) -> None:
         i.labels.same_place(loss.labels) and (i.has_ignore, i.ignore_index) == (1, loss.ignore_index) for i in slopes
     ):
         return
-    attentions, limit = _attentions(program)
-    products = [
-        (i, i.c.storage.rows.level)
-        for i in program
-        if isinstance(i, Product) and i.c.storage.rows and _is_by_rows(i, loss.n) and i.c.storage.rows.level < limit
-    ]
+    attentions, (limit, late) = _attentions(program)
+    products, reasons = list[tuple[Product, int]](), dict[str, Product]()
+    for i in program:
+        if not isinstance(i, Product) or not _is_whole(i, loss.n) or i.m * i.n * i.k < LEAST_WORK:
+            continue
+        rows = i.c.storage.rows
+        if rows is None:
+            reasons.setdefault("" if i.c.storage.is_slope else i.c.storage.whole, i)
+        elif not i.c.shift and rows.of_loop(i.m, i.c_row) == 1:
+            if rows.level < limit:
+                products.append((i, rows.level))
+            else:
+                reasons.setdefault(late, i)
     masks = [(each.mask, each.at) for some in attentions.values() for each in some if each.mask is not None]
-    if products and _bring_forward(program, [(loss.labels, loss), *masks], products[0][0]):
+    if products and not _bring_forward(program, [(loss.labels, loss), *masks], products[0][0]):
+        reasons["labels or a mask are made later"] = products[0][0]
+    elif products:
         wanted = _wanted(program, loss, attentions, products)
         for clears, some in enumerate((products, _products_of_gradients(program, loss.n, products))):
             for i, level in some:
                 new = copy(i)
                 new.wanted, new.clears = wanted[level], clears
                 program.replace(i, new)
-
-
-def _is_by_rows(i: Product, count: int) -> bool:
-    """Return whether the rows of a product are the rows of the loss, and enough work."""
-    rows = i.c.storage.rows
-    if rows is None or i.c.shift or not _is_whole(i, count):
-        return False
-    return rows.of_loop(i.m, i.c_row) == 1 and i.m * i.n * i.k >= LEAST_WORK
+    program.refusals += [Refusal("padding", i.node, why) for why, i in reasons.items() if why]
 
 
 def _is_whole(i: Product, count: int) -> bool:
@@ -117,25 +119,26 @@ def _products_of_gradients(
     return [(i, levels[_matrix(i)]) for i in backward if _matrix(i) in levels]
 
 
-def _attentions(program: Program) -> tuple[dict[int, list[Masked]], int]:
+def _attentions(program: Program) -> tuple[dict[int, list[Masked]], tuple[int, str]]:
     """Return attentions by the level of their results, from the last to the first, and the first level without masks.
 
     A level has no masks where the scores of an attention are stored, or where its items are not the tokens of texts.
+    The reason stands beside it.
     """
     attentions: dict[int, list[Masked]] = {}
-    limits = list[int]()
+    limits = list[tuple[int, str]]()
     for i in reversed(program.instructions):
         if isinstance(i, calls.Softmax) and i.y.storage.rows and any(s == KEYS for _, s in i.y.storage.rows.parts):
-            limits.append(i.y.storage.rows.level)
+            limits.append((i.y.storage.rows.level, f"{i.node} is not fused and reads all keys"))
         if isinstance(i, calls.Attention):
             levels = [b.storage.rows.level for b in (i.k, i.v) if b.storage.rows]
             result, masked = i.y.storage.rows, _masked(i)
             if result is None or masked is None:
-                limits += levels
+                limits += [(level, f"keys of {i.node} may be no tokens of its text") for level in levels]
             elif levels:
                 attentions.setdefault(result.level, []).append(masked)
-    limit = min(limits, default=len(program))
-    return {level: some for level, some in attentions.items() if level + 1 < limit}, limit
+    limit = min(limits, default=(len(program), ""))
+    return {level: some for level, some in attentions.items() if level + 1 < limit[0]}, limit
 
 
 def _masked(i: calls.Attention) -> Masked | None:

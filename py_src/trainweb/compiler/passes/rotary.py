@@ -17,7 +17,7 @@ from trainweb.ir.calls import Rotary, StridedCopy
 from trainweb.ir.expr import Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import POSITION, Program
+from trainweb.ir.program import POSITION, Program, Refusal
 from trainweb.ir.shapes import contiguous_strides
 
 Strides = tuple[int, ...]
@@ -93,7 +93,12 @@ class _Rotation:
             return
         low, high = (self._terms(y, start, half, self.last.position + 1) for start in (0, half))
         match = next(self._matches(low, high), None) if low and high else None
-        if match is None or not self._is_alone():
+        why = "it turns other columns than both halves of a row" if not match and low and self._turns(low) else ""
+        if match is not None and not self._is_alone():
+            why = "another node reads or writes a part of the result"
+        if why:
+            self.program.refusals.append(Refusal("rotary embedding", self.last.node, why))
+        if match is None or why:
             return
         x, target = self._source(match.x), self._target()
         call = Rotary(
@@ -222,6 +227,21 @@ class _Rotation:
         if first.storage is not second.storage or first.strides != second.strides:
             return -1
         return (second.start - first.start) // FLOAT
+
+    def _turns(self, terms: list[_Term]) -> bool:
+        """Return whether a factor is made of another by copies, and by negations of some columns."""
+        factors = {f.storage for term in terms for f in term.factors}
+        for s in factors:
+            sources, is_negated = [s], False
+            for source in sources:
+                for w in self.program.writers(source):
+                    turn = isinstance(w, ElementwiseCall) and w.roots[0].op == "neg"
+                    if turn or isinstance(w, StridedCopy):
+                        is_negated = is_negated or turn
+                        sources += [b.storage for b in w.reads if b.storage not in sources]
+            if is_negated and not factors.isdisjoint(sources[1:]):
+                return True
+        return False
 
     def _is_alone(self) -> bool:
         """Return whether nothing sees `y` before it is complete. Its factors lie elsewhere: `last` would write them."""

@@ -146,7 +146,9 @@ def test_validation_rows_need_the_steps_of_the_training_rows(js: JsPage) -> None
         const [first, validation] = new Dataset({ x: xs, labels }).split(0.5);
         const training = first.standardize("x");
         await s.fit(training, { validationData: validation });
-        await s.fit(training, { validationData: validation.standardize("x") });
+        const other = await open();
+        await other.fit(training, { validationData: validation.standardize("x") });
+        await other.release();
         const count = warnings.length;
         await s.fit(training, { validationData: validation.preprocess(training.preprocessing) });
         await s.evaluate(validation.preprocess(training.preprocessing));
@@ -156,9 +158,9 @@ def test_validation_rows_need_the_steps_of_the_training_rows(js: JsPage) -> None
         console.warn = before;
         return [isQuiet, warnings];"""
     )
-    # Once in a session of validation rows, and once of rows to evaluate or predict on.
+    # Once in each session of validation rows, and once of rows to evaluate or predict on.
     assert found[0] and [text.split("that the ")[1].split(" Give")[0] for text in found[1] if "steps" in text] == [
-        f"{rows} lack: standardize of 'x'." for rows in ("validation rows", "given rows")
+        f"{rows} lack: standardize of 'x'." for rows in ("validation rows", "validation rows", "given rows")
     ]
 
 

@@ -38,7 +38,7 @@ from trainweb.model import safetensors, weights  # noqa: E402
 from trainweb.spelling import page_name  # noqa: E402
 from trainweb.training import decoder, plans, store  # noqa: E402
 
-OF_PAGES = dict.fromkeys(("device", "cache"), "the session options")
+OF_PAGES = {"cache": "the session options"}
 MADE = "/** Made by scripts/session_description.py of what Python declares: edit that. */"
 
 

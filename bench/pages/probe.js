@@ -39,6 +39,7 @@
   for (const name of ["createBindGroup", "createCommandEncoder", "createComputePipeline", "createComputePipelineAsync"]) {
     watch(GPUDevice, name);
   }
+  watch(GPUCommandEncoder, "beginComputePass");
   watch(GPUComputePassEncoder, "dispatchWorkgroups");
   watch(GPUBuffer, "mapAsync");
   watch(GPUQueue, "writeBuffer");

@@ -82,7 +82,8 @@ ALIASES |= dict(loraalpha="alpha", targetmodules="targets", initloraweights="ini
 """Names in pandas, PyTorch, Keras and PEFT, in small letters without "_", and those that do the same here."""
 OF_CALLS = dict.fromkeys(("loss", "optimizer", "sample_weight", "frozen_params", "requires_grad"), "from_model")
 OF_CALLS |= dict.fromkeys(("metrics", "epochs", "batch_size", "validation_split"), "fit")
-OF_CALLS |= dict(checkpoint="fit or TrainingSession", threads="the session options", learning_rate="from_model")
+OF_CALLS |= dict(checkpoint="fit or TrainingSession", learning_rate="from_model")
+OF_CALLS |= dict.fromkeys(("device", "threads"), "the session options")
 """Arguments that users give to another call, and the calls that take them."""
 
 

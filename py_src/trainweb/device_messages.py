@@ -26,7 +26,7 @@ DEVICE_LOST = _device(
 DEVICE_ERROR = _device("The GPU reports an error: {message} Parameters on it may be wrong; continue from a checkpoint.")
 LOST_IN_FIT = Message(DeviceError, "{error} The last checkpoint is of step {checkpoint}.")
 DEVICE_MEMORY = _device("The GPU has no memory for {nbytes} bytes of '{what}': {message}{help}")
-SHADER_REFUSED = _device("The GPU refuses a shader of {node}: {message} Please report this.")
+SHADER_REFUSED = _device("The GPU refuses the shader '{template}' of {node}: {message} Please report this.")
 SLOW_SHADER = _device("The GPU's compiler has worked for a minute or more. The shader of {node} is not ready.")
 WIDE_FEED = Message(
     FeedError,

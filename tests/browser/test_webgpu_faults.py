@@ -46,7 +46,7 @@ FAULTS = {
     "shader": (
         'once(GPUDevice, "createShaderModule", (call, { code }) => call({ code: `${code} fn broken(` }));',
         "open",
-        "The GPU refuses a shader of com.microsoft.SGDOptimizerV2 node '",
+        "The GPU refuses the shader 'elementwise' of com.microsoft.SGDOptimizerV2 node '",
         "Please report this.",
     ),
     "validation": (

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser
 
 from .js_session import JsPage, open_js_page
 from .server import Site
-from .webgpu import OPEN, close, count
+from .webgpu import OPEN, close, count, counted
 
 FIT = """
     const data = (wrong, value) => {
@@ -50,7 +50,7 @@ def fit(page: JsPage, clock: str, body: str) -> Any:
     page.worker.evaluate(clock)
     count(page)
     result = page.run(f"{OPEN} {FIT} {body}")
-    return result, page.worker.evaluate("counts").get("mapAsync", 0)
+    return result, counted(page).get("mapAsync", 0)
 
 
 @pytest.mark.parametrize("wrong", [1, 3, 4, 5, 7, 8])

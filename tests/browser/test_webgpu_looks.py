@@ -8,7 +8,7 @@ from playwright.sync_api import Browser
 from .bundles import MLP, compile_bundle, header_of, python_requests, with_header
 from .js_session import JsPage, open_js_page
 from .server import ROOT, Site
-from .webgpu import OPEN, close, count
+from .webgpu import OPEN, close, count, counted
 
 METRICS = """
     const topK = { type: "topK", k: 2 };
@@ -68,7 +68,7 @@ def test_looking_leaves_parameters_on_the_gpu(gpu: JsPage) -> None:
         return [before, await parameters(s)];
     """)
     assert found[0] == found[1]
-    assert gpu.worker.evaluate("counts.mapAsync") == 1
+    assert counted(gpu)["mapAsync"] == 1
     dims, plan = gpu.run(f"""{OPEN} {METRICS}
         const outputs = await s.predict({{ x: rows(8).x }}, {{ outputs: ["logits"] }});
         return [outputs.logits.dims, planOf(s, "predict")];

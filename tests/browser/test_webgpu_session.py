@@ -11,7 +11,7 @@ from tests.webgpu.networks import SMALL, SPECIAL, networks
 from .conftest import CHROMIUM_FLAGS
 from .js_session import JsPage, open_js_page, to_json
 from .server import Site
-from .webgpu import OPEN, SWIFTSHADER, close, count
+from .webgpu import OPEN, SWIFTSHADER, close, count, counted
 
 
 def test_losses_and_parameters_are_those_of_the_kernels(gpu: JsPage) -> None:
@@ -34,16 +34,6 @@ def test_losses_and_parameters_are_those_of_the_kernels(gpu: JsPage) -> None:
     assert plans["clip"] == {"device": "webgpu", "dispatches": None, "pipelines": None, "why": ""}
     assert plans["eval"]["device"] == "webgpu" and plans["generate"]["why"] == "such steps run on the CPU only"
     assert device[1]["kind"] == "wasm" and device[1]["adapter"] is None
-
-
-def wide() -> bytes:
-    """Three layers of some size."""
-    net = networks.Network("wide", 3, dict(kind="mlp", batch=64))
-    hidden = net.op("Relu", [net.linear(net.input([64, 256]), 64, 256, 512, "fc1", needs_dx=False)])
-    hidden = net.op("Relu", [net.linear(hidden, 64, 512, 256, "fc2")])
-    net.output(net.linear(hidden, 64, 256, networks.N_CLASSES, "fc3"), 64, networks.N_CLASSES)
-    serialized: bytes = net.model().SerializeToString()
-    return serialized
 
 
 REPEATED = {"C": SMALL["C"], "E": SMALL["E"], "dropout": SPECIAL["dropout"]}
@@ -123,28 +113,68 @@ def test_fits_evaluate_and_keep_checkpoints_on_either_side(gpu: JsPage) -> None:
     close(a["saved"], b["saved"], 1e-2)
 
 
-def test_a_step_makes_one_submit_and_no_buffer_or_group(gpu: JsPage) -> None:
-    gpu.run(f"{OPEN} window.s = await open(); await train(s, 2); await s.fit(rows(16), {{ epochs: 2, batchSize: 8 }});")
-    count(gpu)
-    gpu.run(f"{OPEN} await s.runTrainStep(rows(8));")
-    counts = gpu.worker.evaluate("counts")
-    dispatches = counts.pop("dispatchWorkgroups")
-    # Both feeds go up with the step.
-    assert counts == {"submit": 1, "writeBuffer": 1, "mapAsync": 1}
-    count(gpu)
-    gpu.run(f"{OPEN} await s.runOptimizerStep();")
-    counts = gpu.worker.evaluate("counts")
-    update = counts.pop("dispatchWorkgroups")
-    assert counts == {"submit": 1, "writeBuffer": 1}
-    count(gpu)
-    gpu.run(f"{OPEN} await s.fit(rows(8), {{ epochs: 1, batchSize: 8 }});")
-    counts = gpu.worker.evaluate("counts")
-    # The guard is one more dispatch. The page of losses is read once.
-    assert counts.pop("dispatchWorkgroups") == dispatches + update + 1
-    assert counts == {"submit": 2, "writeBuffer": 1, "mapAsync": 1}
-
-
 BUDGETS = {
+    "A": (networks.MODELS["A"], 2),
+    "C": (networks.MODELS["C"], 2),
+    "E": (lambda: networks.gpt("E", 5, batch=1), 1),
+    "LoRA of 6": (lambda: networks.gpt("E", 5, batch=1, layers=6), 1),
+}
+"""Networks of the benchmarks, and the writes of a step: pictures take one, and all else one."""
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_step_stays_within_its_budget(gpu: JsPage, name: str) -> None:
+    make, writes = BUDGETS[name]
+    net = make()
+    gpu.site.add("/budget.onnx", net.model().SerializeToString())
+    (x,), (labels,) = (
+        array.astype(np.int64 if array.dtype.kind == "i" else np.float32) for array in networks.batches(net, 1, 1)
+    )
+    feeds = {"x": to_json(x), "labels": to_json(labels)}
+    gpu.run(f"{OPEN} await open();")
+    count(gpu)
+    body = """
+        const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", ...(isLora && { lora: { rank: 8 } }) };
+        const open = (device) => TrainingSession.createFromModel("/budget.onnx", config, { device });
+        window.batch = () => ({ x: toTensor(feeds.x), labels: toTensor(feeds.labels) });
+        const other = await open("wasm");
+        window.kept = await open("webgpu");
+        for (const one of [kept, other]) {
+          await one.runTrainStep(batch());
+          await one.runOptimizerStep();
+          await one.runTrainSteps([batch()]);
+        }
+        return [await other.memory(), await kept.explain(batch())];
+    """
+    memory, text = gpu.run(body, feeds=feeds, isLora=name.startswith("LoRA"))
+    if name == "A":
+        # A tile has 4 x 256 numbers, or 64 x 64.
+        assert "\ngemm (32, 1, 1) or gemm (shared tiles) (8, 1, 1)  ; Gemm node 'Gemm_2'\n" in text
+    segments = sum(memory[part] for part in ("parameters", "gradients", "moments", "arena"))
+    assert gpu.worker.evaluate("gpuProbe.peakBytes") <= 1.2 * (segments + x.nbytes + labels.nbytes), memory
+    once = {"submit": 1, "createCommandEncoder": 1, "beginComputePass": 1}
+    count(gpu)
+    gpu.run("await kept.runTrainStep(batch());")
+    calls = counted(gpu)
+    train = calls.pop("dispatchWorkgroups")
+    assert calls == {**once, "writeBuffer": writes, "mapAsync": 1}
+    count(gpu)
+    gpu.run("await kept.runOptimizerStep();")
+    calls = counted(gpu)
+    update = calls.pop("dispatchWorkgroups")
+    assert calls == {**once, "writeBuffer": 1}
+    count(gpu)
+    gpu.run("await kept.runTrainSteps([batch()]);")
+    # The guard is one more dispatch. The page of losses is read once. Pictures go up after what begins the page.
+    submits = dict.fromkeys(("submit", "createCommandEncoder"), writes + 1)
+    passes = {"beginComputePass": 3, "mapAsync": 1, "writeBuffer": writes}
+    assert counted(gpu) == {**submits, **passes, "dispatchWorkgroups": train + update + 1}
+    plans = {plan["step"]: plan["dispatches"] for plan in gpu.run("return kept.device.plans;")}
+    assert (plans["train"], plans["optimizer"]) == (train, update)
+    gpu.run("await kept.release();")
+
+
+FITS = {
     "plain": ("{}", 0),
     "clipped": ("{ clipGradNorm: 1, accumulate: 2 }", 0),
     "undone": ("{ onNaN: 'skip', clipGradNorm: 1, accumulate: 2 }", 4),
@@ -153,11 +183,11 @@ BUDGETS = {
 """Options of a fit, and the segments that it copies."""
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
-def test_a_fit_stays_within_its_budget(gpu: JsPage, budget: str) -> None:
+@pytest.mark.parametrize("options", FITS)
+def test_a_fit_stays_within_its_budget(gpu: JsPage, options: str) -> None:
     """The first fit of each kind makes what stays. Steps make nothing."""
-    options, copies = BUDGETS[budget]
-    body = f"{OPEN} await s.fit(rows(512), {{ epochs: 4, batchSize: 8, ...{options} }});"
+    settings, copies = FITS[options]
+    body = f"{OPEN} await s.fit(rows(512), {{ epochs: 4, batchSize: 8, ...{settings} }});"
     gpu.run(f"{OPEN} window.s = window.s ?? await open();")
     gpu.worker.evaluate("() => { performance.now = () => 0; }")
     try:
@@ -166,39 +196,16 @@ def test_a_fit_stays_within_its_budget(gpu: JsPage, budget: str) -> None:
         gpu.run(body)
     finally:
         gpu.worker.evaluate("() => { delete performance.now; }")
-    counts, steps = gpu.worker.evaluate("counts"), 4 * 64
+    counts, steps = counted(gpu), 4 * 64
     reads = counts.pop("mapAsync")
     assert reads <= steps / 8
     assert counts.pop("submit") <= steps + 2 * reads
     # Feeds, and what the heads and the guard need.
     assert counts.pop("writeBuffer") <= steps + reads
-    del counts["dispatchWorkgroups"]
+    for call in ("dispatchWorkgroups", "createCommandEncoder", "beginComputePass"):
+        del counts[call]
     assert counts.pop("createBuffer", 0) == counts.pop("createBindGroup", 0) == copies
     assert counts == {}
-
-
-def test_buffers_take_little_more_than_the_kernels_memory(gpu: JsPage) -> None:
-    gpu.site.add("/wide.onnx", wide())
-    on_gpu, on_kernels, text, feeds = gpu.run("""
-        const batch = {
-          x: new Tensor("float32", new Float32Array(256 * 64), [64, 256]),
-          labels: new Tensor("int64", new BigInt64Array(64), [64]),
-        };
-        const memory = [];
-        let text = "";
-        for (const device of ["webgpu", "wasm"]) {
-          const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
-          const s = await TrainingSession.createFromModel("/wide.onnx", config, { device });
-          await s.fit({ x: batch.x, labels: batch.labels }, { epochs: 2, batchSize: 64 });
-          memory.push(await s.memory());
-          text ||= await s.explain(batch);
-        }
-        return [...memory, text, 64 * (256 * 4 + 8)];
-    """)
-    # A tile has 4 x 256 numbers, or 64 x 64.
-    assert "\ngemm (32, 1, 1) or gemm (shared tiles) (8, 1, 1)  ; Gemm node 'Gemm_2'\n" in text
-    segments = sum(on_kernels[name] for name in ("parameters", "gradients", "moments", "arena"))
-    assert sum(on_gpu["gpu"].values()) <= 1.2 * (segments + feeds), (on_gpu, on_kernels)
 
 
 @pytest.mark.parametrize(

@@ -89,16 +89,18 @@ def test_artifacts_train_on_the_gpu(gpu: JsPage) -> None:
 
 
 def test_a_profile_without_timestamps_has_times_of_submits(gpu: JsPage) -> None:
-    gpu.run(f"{OPEN} window.s = await open(); await train(s, 1);")
+    start = "window.s = await open(); await train(s, 1); return (await s.profile(rows(8), { runs: 1 })).ofSubmits;"
+    assert gpu.run(OPEN + start) is False
     gpu.worker.evaluate("() => { GPUSupportedFeatures.prototype.has = () => false; }")
-    entries, losses = gpu.run(f"""{OPEN}
-        const {{ entries }} = await s.profile(rows(8), {{ runs: 2 }});
+    entries, losses, *told = gpu.run(f"""{OPEN}
+        const profile = await s.profile(rows(8), {{ runs: 2 }});
         await s.lazyResetGrad();
-        return [entries, await train(s, 2)];
+        return [profile.entries, await train(s, 2), String(profile).split("\\n")[0].split(/ +/), profile.ofSubmits];
     """)
     gpu.worker.evaluate("() => { delete GPUSupportedFeatures.prototype.has; }")
     times = [entry["milliseconds"] for entry in entries]
     assert min(times) >= 0 and sum(times) > 0 and len(entries) > 10 and len(losses) == 2
+    assert told == [["kernel", "ms/submit", "share"], True]
 
 
 def test_adapters_train_on_large_quantized_weights(gpu: JsPage, model: bytes) -> None:

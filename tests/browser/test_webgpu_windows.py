@@ -8,7 +8,7 @@ from trainweb.backend.webgpu import windows
 
 from .bundles import MLP, compile_bundle
 from .js_session import JsPage
-from .webgpu import OPEN, WITHOUT_GPU, count, limit
+from .webgpu import OPEN, WITHOUT_GPU, count, counted, limit
 
 MOST = 1024
 BOUND = """() => {
@@ -68,7 +68,7 @@ def test_a_step_in_windows_makes_no_groups(limited: JsPage) -> None:
     )
     count(limited)
     limited.run(f"{OPEN} await train(s, 1);")
-    counts = limited.worker.evaluate("counts")
+    counts = counted(limited)
     assert "createBindGroup" not in counts and "createBuffer" not in counts and counts["submit"] == 2
 
 

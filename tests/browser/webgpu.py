@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .server import ROOT
+
 if TYPE_CHECKING:
     from .js_session import JsPage
 
@@ -42,33 +44,18 @@ def close(a: Any, b: Any, tolerance: float = 1e-4) -> None:
     assert a == pytest.approx(b, rel=tolerance, abs=tolerance)
 
 
-COUNTED = {
-    "GPUQueue": ["submit", "writeBuffer"],
-    "GPUDevice": ["createBuffer", "createBindGroup", "createComputePipelineAsync"],
-    "GPUComputePassEncoder": ["dispatchWorkgroups"],
-    "GPUBuffer": ["mapAsync"],
-}
-"""Calls of WebGPU that cost time in each step."""
-COUNT = """(classes) => {
-    globalThis.counts = {};
-    if (globalThis.isCounting) return;
-    globalThis.isCounting = true;
-    for (const [name, calls] of Object.entries(classes)) {
-      const { prototype } = globalThis[name];
-      for (const call of calls) {
-        const original = prototype[call];
-        prototype[call] = function (...args) {
-          counts[call] = (counts[call] ?? 0) + 1;
-          return original.apply(this, args);
-        };
-      }
-    }
-}"""
+PROBE = (ROOT / "bench" / "pages" / "probe.js").read_text()
 
 
 def count(page: JsPage) -> None:
-    """Count calls of WebGPU in the page's worker from now on, in `counts`."""
-    page.worker.evaluate(COUNT, COUNTED)
+    """Count calls of WebGPU that cost time, and bytes of new buffers, in the page's worker from now on."""
+    page.worker.evaluate(PROBE + "Object.assign(gpuProbe, { calls: {}, liveBytes: 0, peakBytes: 0 });")
+
+
+def counted(page: JsPage) -> dict[str, int]:
+    """The calls since then."""
+    calls: dict[str, int] = page.worker.evaluate("gpuProbe.calls")
+    return calls
 
 
 LIMIT = """([maxBufferSize, maxStorageBufferBindingSize]) => {

@@ -85,6 +85,7 @@ KERAS: list[tuple[Callable[[], object], str]] = [
     (lambda: opened(metrics=["accuracy"]), "did you mean 'metrics' of fit?"),
     (lambda: opened(checkpoint="x.ckpt"), "did you mean 'checkpoint' of fit or TrainingSession?"),
     (lambda: opened(threads=2), "did you mean 'threads' of the session options?"),
+    (lambda: opened(device="webgpu"), "did you mean 'device' of the session options?"),
     (lambda: opened(batch_size=2), "did you mean 'batch_size' of fit?"),
     (lambda: fitted(frozen_params=["a"]), "did you mean 'frozen_params' of from_model?"),
     (lambda: fitted(verbose=1), "did you mean 'progress'?"),

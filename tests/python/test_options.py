@@ -120,7 +120,7 @@ def test_without_a_handler_lines_go_to_stderr(capfd: pytest.CaptureFixture[str])
     [
         ({"thread": 2}, TypeError, "did you mean 'threads'"),
         ({"device": "webgpu"}, UnsupportedError, "is for pages and Node"),
-        ({"device": "gpu"}, TypeError, "must be 'wasm'"),
+        ({"device": "gpu"}, TypeError, "must be 'wasm' or 'auto', got 'gpu'"),
         ({"reproducible": 1}, TypeError, "reproducible must be a bool"),
         ({"max_plans": 0}, SessionError, "'max_plans' must be an integer >= 1"),
         ({"intra_op_num_threads": "2"}, TypeError, "must be an integer"),
@@ -141,7 +141,7 @@ def test_session_options_that_cannot_be_obeyed(options: Any, error: type[Excepti
 
 def test_session_options_that_are_so_anyway() -> None:
     values = {n: v for n, v in EXPECTED["SessionOptions"].items() if v is not None}
-    with session() as s, session(options=values | {"intra_op_num_threads": 4}) as other:
+    with session() as s, session(options=values | {"intra_op_num_threads": 4, "device": "auto"}) as other:
         for one in (s, other):
             warm(one)
         np.testing.assert_array_equal(s.get_contiguous_parameters(), other.get_contiguous_parameters())

@@ -70,8 +70,9 @@ def test_indices_that_nobody_checks_are_refused(body: str, monkeypatch: pytest.M
 
 
 def test_the_head_computes_integers_that_only_the_kernels_can() -> None:
-    """A product of int64, and the largest one, on the way to the numbers of the GPU."""
-    model = model_of("s = Mul(ids, ids) b = ReduceMax<keepdims=0>(s) f = Cast<to=1>(b) y = Mul(h, f)")
+    """A list of int64, which the GPU could make, products, and the largest one, on the way to the GPU's numbers."""
+    largest = "c = Concat<axis=0>(ids, one) s = Mul(c, c) b = ReduceMax<keepdims=0>(s)"
+    model = model_of(f"{largest} f = Cast<to=1>(b) y = Mul(h, f)")
     graph, feeds = read_model(model.SerializeToString()), {"x": X, "ids": IDS << 13}
     np.testing.assert_allclose(run(graph, feeds)["y"], ReferenceEvaluator(model).run(None, feeds)[0], rtol=1e-6)
     with pytest.raises(FeedError, match=r"Cast .*: the index 17179869184 at position 0 is out of range"):

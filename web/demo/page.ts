@@ -45,6 +45,16 @@ export function processorOf({ adapter }: SessionDevice): string {
   return adapter === null ? "CPU" : `GPU (${adapter.description || adapter.vendor})`;
 }
 
+/** A time on a session's processor, in words, and the last one on the other that this page can take. */
+export function besideOther(device: SessionDevice, time: string): string {
+  const { pathname } = location;
+  const times = JSON.parse(sessionStorage.getItem(pathname) ?? "{}") as Record<string, string>;
+  times[device.kind] = `${time} on the ${processorOf(device)}`;
+  sessionStorage.setItem(pathname, JSON.stringify(times));
+  const { [device.kind]: own, ...others } = times;
+  return [own, ...Object.values(others)].join("; before, ");
+}
+
 /** Bytes in words. */
 export function megabytes(bytes: number): string {
   return `${bytes < 1e7 ? (bytes / 1e6).toFixed(1) : Math.round(bytes / 1e6)} MB`;

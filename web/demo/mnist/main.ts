@@ -1,10 +1,10 @@
 /** The page: connects the training run with its user's view and actions. */
 
-import { env, type LoadProgress } from "trainweb";
+import { env, type LoadProgress, type SessionDevice } from "trainweb";
 import type { TrainwebConfusion, TrainwebCurves } from "trainweb/vis";
 import "trainweb/vis";
 
-import { chosenDevice, download, element, processorOf } from "../page.js";
+import { besideOther, chosenDevice, download, element, processorOf } from "../page.js";
 import { probabilityBars } from "./bars.js";
 import { Curves } from "./curves.js";
 import { type Digits, loadDigits } from "./data.js";
@@ -198,6 +198,7 @@ function showLoading({ stage, loaded, total, percent: share }: LoadProgress): vo
 function describeState(trainer: Trainer): string {
   const { lastTest } = trainer.history;
   const reached = lastTest ? percent(lastTest.accuracy) : "";
+  const speed = (): string => besideOther(trainer.device as SessionDevice, `${trainer.stepsPerSecond.toFixed(1)} steps/s`);
   switch (trainer.state) {
     case "loading":
       return "Starting Python and deriving the training graph …";
@@ -206,9 +207,9 @@ function describeState(trainer: Trainer): string {
     case "running":
       return "Training. Draw a digit and see it change its mind.";
     case "paused":
-      return `Paused after step ${trainer.step}.`;
+      return `Paused after step ${trainer.step}: ${speed()}.`;
     case "finished":
-      return `Done: ${reached} of the test images are read correctly.`;
+      return `Done: ${reached} of the test images are read correctly, ${speed()}.`;
     case "failed":
       return "It stopped with an error; reload the page to start again.";
   }

@@ -2,7 +2,7 @@
 
 import { type ImageSource, type LoadProgress } from "trainweb";
 
-import { chosenDevice, download, showLoading } from "../page.js";
+import { besideOther, chosenDevice, download, showLoading } from "../page.js";
 import { drawingOf, type Lesson, Teacher } from "./teacher.js";
 
 /** Frames that a press on "Record" takes, and milliseconds between them. */
@@ -243,8 +243,8 @@ async function train(): Promise<void> {
   if (outcome === undefined) {
     return;
   }
-  const { steps, seconds, tested, right, processor } = outcome;
-  ui.status.textContent = `Trained in ${seconds.toFixed(1)} s on the ${processor}, ${steps} steps.`;
+  const { steps, seconds, tested, right, device } = outcome;
+  ui.status.textContent = `Trained ${steps} steps in ${besideOther(device, `${seconds.toFixed(1)} s`)}.`;
   ui.result.textContent = tested === 0 ? "" : `It recognises ${right} of ${tested} pictures that it has not seen.`;
   taught = views.map(({ name }) => name.value);
 }

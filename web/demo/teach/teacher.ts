@@ -1,8 +1,6 @@
 /** The network that is taught: pictures of classes in, probabilities out. */
 
-import { readImage, Tensor, TrainingSession, type ImageSource, type SessionOptions } from "trainweb";
-
-import { processorOf } from "../page.js";
+import { readImage, Tensor, TrainingSession, type ImageSource, type SessionDevice, type SessionOptions } from "trainweb";
 
 /** What scripts/make_teach_model.py makes. */
 const SIDE = 96;
@@ -31,7 +29,7 @@ export interface Lesson {
 export interface Outcome {
   readonly steps: number;
   readonly seconds: number;
-  readonly processor: string;
+  readonly device: SessionDevice;
   /** Pictures that were kept back. */
   readonly tested: number;
   /** Those of them that it gets right. */
@@ -121,8 +119,7 @@ export class Teacher {
       onStep(step / STEPS, Number(results[loss]?.data[0]));
     }
     const seconds = (performance.now() - started) / 1000;
-    const processor = processorOf(session.device);
-    return { steps: STEPS, seconds, processor, tested: tests.length, right: await this.#countRight(tests) };
+    return { steps: STEPS, seconds, device: session.device, tested: tests.length, right: await this.#countRight(tests) };
   }
 
   async #countRight(lessons: readonly Lesson[]): Promise<number> {

@@ -4,7 +4,7 @@ import type { EpochEvent, FitRun } from "trainweb";
 import type { TrainwebCurves } from "trainweb/vis";
 import "trainweb/vis";
 
-import { appendTo, chosenDevice, download, element, megabytes, onDrop, showLoading } from "../page.js";
+import { appendTo, besideOther, chosenDevice, download, element, megabytes, onDrop, showLoading } from "../page.js";
 import { STEPS, Writer } from "./writer.js";
 
 /** Characters of a sample while it learns, and of one that is asked for. */
@@ -120,9 +120,10 @@ async function train(author: Writer): Promise<void> {
 }
 
 async function measure(author: Writer): Promise<void> {
-  const { bytes, seconds, processor } = await author.needs();
-  ui.needs.textContent = `The page takes some ${megabytes(bytes)} of memory, and about ${Math.max(1, Math.round(seconds))} s ` +
-    `for ${STEPS} steps on this machine's ${processor}. Words appear after some 1,000 steps.`;
+  const { bytes, seconds, device } = await author.needs();
+  const time = besideOther(device, `${Math.max(1, Math.round(seconds))} s`);
+  ui.needs.textContent = `The page takes some ${megabytes(bytes)} of memory. ${STEPS} steps take about ${time}. ` +
+    "Words appear after some 1,000 steps.";
 }
 
 async function readFile(file: File | undefined): Promise<void> {

@@ -1,8 +1,10 @@
 /** The network that learns to write: text in, more of such text out. */
 
-import { buildArtifacts, Tensor, TrainingSession, type Artifacts, type EpochEvent, type FitRun, type SessionOptions } from "trainweb";
+import {
+  buildArtifacts, Tensor, TrainingSession, type Artifacts, type EpochEvent, type FitRun, type SessionDevice, type SessionOptions,
+} from "trainweb";
 
-import { fastest, PAGE_BYTES, processorOf } from "../page.js";
+import { fastest, PAGE_BYTES } from "../page.js";
 import { characterOf, numbersOf } from "./alphabet.js";
 
 /** Characters that the model sees at once, as scripts/make_writer_model.py has it. */
@@ -22,7 +24,7 @@ export interface Needs {
   /** Memory of the page and the session. */
   readonly bytes: number;
   readonly seconds: number;
-  readonly processor: string;
+  readonly device: SessionDevice;
 }
 
 export interface SampleOptions {
@@ -68,7 +70,7 @@ export class Writer {
     const batch = stacked(Array.from({ length: BATCH }, (_, k) => this.#window(k)));
     const seconds = (await fastest(() => session.runEvalStep(batch))) * STEPS * STEPS_OF_EVAL;
     const { parameters, gradients, moments, arena, prepared, plans } = await session.memory();
-    return { bytes: PAGE_BYTES + parameters + gradients + moments + arena + prepared + plans, seconds, processor: processorOf(session.device) };
+    return { bytes: PAGE_BYTES + parameters + gradients + moments + arena + prepared + plans, seconds, device: session.device };
   }
 
   /** Train until it is stopped. The next round waits for the end of `onRound`. */

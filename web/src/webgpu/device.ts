@@ -20,7 +20,7 @@ export const [BUFFER, BINDING] = ["maxBufferSize", "maxStorageBufferBindingSize"
 export const TIMES: GPUFeatureName = "timestamp-query";
 /** Firefox looks for finished work 10 times a second, unless it is given other work. */
 const IS_FIREFOX = /Firefox\//.test(globalThis.navigator?.userAgent ?? "");
-const [POKE_MS, GRACE_MS] = [1, 100];
+const [POKE_MS, GRACE_MS, ADAPTER_MS] = [1, 100, 5000];
 
 /** A device, and what has gone wrong with it. */
 export class GpuDevice {
@@ -48,7 +48,9 @@ export class GpuDevice {
     }
     // Firefox also rejects the first, where it has blocked the driver.
     const refuse = ({ message }: Error): Promise<never> => Promise.reject(sessionError("NO_DEVICE", { message: sentence(message) }));
-    const adapter = await gpu.requestAdapter({ powerPreference: "high-performance" }).catch(refuse);
+    // A driver that hangs never answers.
+    const late = new Promise<null>((resolve) => setTimeout(resolve, ADAPTER_MS, null));
+    const adapter = await Promise.race([gpu.requestAdapter({ powerPreference: "high-performance" }), late]).catch(refuse);
     if (adapter === null) {
       throw sessionError("NO_GPU_ADAPTER", {});
     }

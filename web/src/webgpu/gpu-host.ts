@@ -193,7 +193,7 @@ class GpuHost implements Partial<StepHost> {
 
   times(count: number): InstructionTimes {
     const ofKernels = this.#kernels.times(count);
-    const measure = (loaded: LoadedPlan, action: () => Promise<void>): Promise<Float64Array> =>
+    const measure: InstructionTimes["measure"] = (loaded, action) =>
       loaded instanceof GpuPlan
         ? measured(this.#runner, loaded, action).catch((error: unknown) => Promise.reject(this.#located(error)))
         : ofKernels.measure(loaded, action);

@@ -26,7 +26,8 @@ const NAMES = Object.entries({ ...AT, STOPS, IS_TRAINED, IS_FIRST, IS_DUE, IS_ST
 
 /** A shader on the words of a segment, the page, and a copy of the segment. @param own - of each word `i`, or of the page */
 function textOf(segment: number, own: string, word = "u32"): string {
-  return `${NAMES}@group(0) @binding(${STATUS}) var<uniform> status: vec4u;
+  return `// guard
+${NAMES}@group(0) @binding(${STATUS}) var<uniform> status: vec4u;
 @group(0) @binding(${segment}) var<storage, read_write> a: array<u32>;
 @group(0) @binding(${CONSTANTS}) var<storage, read_write> page: array<${word}>;
 @group(0) @binding(${LARGE_CONSTANTS}) var<storage, read_write> copy: array<u32>;

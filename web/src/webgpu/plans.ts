@@ -144,21 +144,16 @@ export class Pipelines {
     const { device } = this.#gpu;
     device.pushErrorScope("validation");
     const module = device.createShaderModule({ code: text });
-    const fault = device.popErrorScope();
+    device.popErrorScope().catch(() => {}); // the pipeline's error says the same
     try {
-      const compute = { module, entryPoint: "main" };
-      const pipeline = await device.createComputePipelineAsync({ layout: this.#layout, compute });
-      const error = await fault;
-      if (error === null) {
-        return pipeline;
-      }
-      throw new Error(error.message);
+      return await device.createComputePipelineAsync({ layout: this.#layout, compute: { module, entryPoint: "main" } });
     } catch (error) {
       this.#gpu.check();
       const { messages } = await module.getCompilationInfo();
       const first = messages.find(({ type }) => type === "error");
       const message = first === undefined ? (error as Error).message : `line ${first.lineNum}: ${first.message}`;
-      throw sessionError("SHADER_REFUSED", { node, message: sentence(message) });
+      // The first line is a comment.
+      throw sessionError("SHADER_REFUSED", { template: text.slice(3, text.indexOf("\n")), node, message: sentence(message) });
     }
   }
 }

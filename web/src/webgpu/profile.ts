@@ -8,13 +8,13 @@ const MOST_TIMES = 4096;
 const [STAMP_BYTES, NS_PER_MS, QUERY_RESOLVE] = [8, 1e6, 0x200];
 
 /** Milliseconds of each dispatch of a plan that an action runs, summed over its runs. */
-export async function measured(runner: GpuRunner, plan: GpuPlan, action: () => Promise<void>): Promise<Float64Array> {
+export async function measured(runner: GpuRunner, plan: GpuPlan, action: () => Promise<void>): Promise<{ sums: Float64Array; ofSubmits: boolean }> {
   const count = plan.pipelines.length;
   const hasStamps = runner.gpu.device.features.has(TIMES) && 2 * count <= MOST_TIMES;
   const sums = new Float64Array(count);
   try {
     await (hasStamps ? addStamps(runner, sums, action) : addSubmits(runner, sums, action));
-    return sums;
+    return { sums, ofSubmits: !hasStamps };
   } finally {
     runner.timed = null;
   }

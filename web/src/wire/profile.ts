@@ -18,6 +18,7 @@ export interface ProfileEntry {
 export interface WireProfile {
   readonly text: readonly string[];
   readonly nodes: readonly string[];
+  readonly ofSubmits: boolean;
   readonly milliseconds: readonly number[];
 }
 
@@ -33,10 +34,13 @@ export interface ProfileOptions {
 export class Profile extends Opaque {
   /** The instructions, in their order. */
   readonly entries: readonly ProfileEntry[];
+  /** True if each time is of a whole submit: a GPU without timestamps has no others. */
+  readonly ofSubmits: boolean;
 
   /** @internal */
-  constructor({ text, nodes, milliseconds }: WireProfile) {
+  constructor({ text, nodes, ofSubmits, milliseconds }: WireProfile) {
     super();
+    this.ofSubmits = ofSubmits;
     this.entries = text.map((line, index) => ({
       kernel: /^[^( ]*/.exec(line)?.[0] ?? "",
       node: nodes[index] ?? "",
@@ -80,7 +84,7 @@ export class Profile extends Opaque {
     const rows = Object.entries(this.byKernel()).map(([name, ms]) =>
       row(name, ms.toFixed(3), `${((100 * ms) / (all || 1)).toFixed(1)}%`),
     );
-    return [row("kernel", "ms", "share"), ...rows, row("all", all.toFixed(3), "")].join("\n");
+    return [row("kernel", this.ofSubmits ? "ms/submit" : "ms", "share"), ...rows, row("all", all.toFixed(3), "")].join("\n");
   }
 
   #sums(keyOf: (entry: ProfileEntry) => string): Record<string, number> {

@@ -89,8 +89,8 @@ export interface Listing {
 
 /** Room for the times of a plan's instructions. */
 export interface InstructionTimes {
-  /** Milliseconds of each instruction of a plan while it runs in an action. */
-  measure(loaded: LoadedPlan, action: () => Promise<void>): Promise<Float64Array>;
+  /** Milliseconds of each instruction of a plan while it runs in an action, or of a submit for each. */
+  measure(loaded: LoadedPlan, action: () => Promise<void>): Promise<{ readonly sums: Float64Array; readonly ofSubmits: boolean }>;
   release(): void;
 }
 

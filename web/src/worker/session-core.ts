@@ -232,12 +232,12 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     try {
       await this.step(kind, copies, []);
       const loaded = await prepare();
-      const sums = await times.measure(loaded, async () => {
+      const { sums, ofSubmits } = await times.measure(loaded, async () => {
         for (let run = 0; run < runs; run++) {
           await this.runner.execute(loaded, copies);
         }
       });
-      return { ...this.host.listing(loaded), milliseconds: Array.from(sums, (sum) => sum / runs) };
+      return { ...this.host.listing(loaded), ofSubmits, milliseconds: Array.from(sums, (sum) => sum / runs) };
     } finally {
       times.release();
     }

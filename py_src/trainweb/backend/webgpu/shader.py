@@ -267,7 +267,7 @@ class Kernel:
             f"struct Numbers {{ {fields} }}\n@group(0) @binding({UNIFORM_BINDING}) var<uniform> u: Numbers;\n"
             f"@group(0) @binding({STATUS_BINDING}) var<uniform> status: vec4u;"
         )
-        return f"{block}\n{segments}\n{with_functions(text)}"
+        return f"// {self.name.split()[0]}\n{block}\n{segments}\n{with_functions(text)}"
 
     def uniforms(self) -> bytes:
         """The numbers, once the operands are placed."""

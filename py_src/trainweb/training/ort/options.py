@@ -239,7 +239,7 @@ class SessionOptions(Attributes):
         At most 64. Accepted for symmetry with the page; native sessions run on one thread, with the same results.
         So is ``intra_op_num_threads``, which may be larger.
     device : str
-        "wasm". A page and Node take "webgpu", too.
+        "wasm", or "auto", which is the same here. A page and Node take "webgpu", too.
     reproducible : bool
         Results that are the same bytes on every machine.
     memory_budget : int, optional
@@ -334,8 +334,8 @@ class SessionOptions(Attributes):
             raise TypeError(f"'threads' must be at most {MAX_THREADS}, got {self.threads}.")
         if self.device == "webgpu":
             raise messages.GPU_OUTSIDE_PAGE()
-        if self.device != "wasm":
-            raise TypeError(f"'device' must be 'wasm', got {self.device!r:.80}.")
+        if self.device not in ("wasm", "auto"):
+            raise TypeError(f"'device' must be 'wasm' or 'auto', got {self.device!r:.80}.")
         for name in ("reproducible", "enable_profiling", "use_deterministic_compute"):
             check_type(name, getattr(self, name), bool)
         check_severity(self.log_severity_level)

@@ -167,7 +167,7 @@ export class WasmHost extends PlanMemory implements StepHost {
         engine.profile(loaded.ptr, at);
         try {
           await action();
-          return new Float64Array(engine.read(at, Float64Array.BYTES_PER_ELEMENT * count).buffer);
+          return { sums: new Float64Array(engine.read(at, Float64Array.BYTES_PER_ELEMENT * count).buffer), ofSubmits: false };
         } finally {
           engine.profile(loaded.ptr, 0);
         }

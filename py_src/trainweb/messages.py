@@ -595,7 +595,7 @@ NO_ROWS_TO_DECODE = Message(
 NO_ROWS_IN_OUTPUT = Message(
     SessionError,
     "Output {name!r} has shape {shape!r} for {rows} rows; its first axis must count rows. "
-    "Leave it out, or give all rows in one batch.",
+    "Leave it out, or give all rows in one batch; buckets of one bound pad all rows alike.",
 )
 UNLIKE_OUTPUTS = Message(
     SessionError,

@@ -419,6 +419,23 @@ def test_an_adapter_session_goes_on_in_another_process_from_a_file(tmp_path: Pat
     assert undisturbed == resumed and len(json.loads(resumed)[0]) == 3
 
 
+def test_a_connection_that_fails_rejects_where_errors_need_a_listener() -> None:
+    """Sockets of the package ws are event emitters of Node, which throw an error that nothing hears."""
+    code = """import { EventEmitter } from "node:events";
+        import { joinFlower, TrainingSession } from "trainweb";
+        globalThis.WebSocket = class extends EventEmitter {
+          constructor() {
+            super();
+            setTimeout(() => this.emit("error", new Error("ECONNREFUSED")));
+            setTimeout(() => this.onclose({ code: 1006, reason: "" }));
+          }
+          set onerror(listener) { this.on("error", listener); }
+        };
+        const s = await TrainingSession.createFromModel("docs/first.onnx", { loss: "CrossEntropyLoss" });
+        await joinFlower("ws://localhost:1", s, { train() {} }).catch((e) => console.log(e.name, e.message));"""
+    assert "ws://localhost:1" in node(code)
+
+
 def test_a_client_of_flower_without_websocket_says_so() -> None:
     """As in Node 20; later versions have it."""
     code = """import { joinFlower, TrainingSession } from "trainweb";

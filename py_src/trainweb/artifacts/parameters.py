@@ -10,12 +10,10 @@ from trainweb.arguments import warn
 from trainweb.artifacts.evidence import (
     Decision,
     Evidence,
-    folded_from,
     generated_names,
     listed_parameters,
     lost_detaches,
     lost_parameters,
-    notes_of,
 )
 from trainweb.artifacts.straight_through import decide_detours, detours
 from trainweb.autodiff.gradient import influences
@@ -97,9 +95,7 @@ def select_parameters(
         if t.name in reached or t.name in named
     ]
     decisions += _out_of_reach(graph, evidence, [t for t in candidates if t.name not in reached | named], stopped)
-    known = {source for d in decisions if d.trained for source in folded_from(notes_of(graph, constants[d.name]))}
-    lost = [d for d in lost_parameters(graph) if d.name not in known]
-    decisions += [d for d in lost if not any(matching(pattern, [d.name]) for pattern in held)]
+    decisions += [d for d in lost_parameters(graph) if not any(matching(pattern, [d.name]) for pattern in held)]
     chosen = Selection([d.name for d in decisions if d.trained], frozen, decisions, held=held)
     _warn_of_packed(graph, constants, chosen)
     return _with_detaches(chosen, graph, reached, stopped)

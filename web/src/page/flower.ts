@@ -118,6 +118,7 @@ class FlowerNode {
     socket.binaryType = "arraybuffer";
     const leave = (): void => socket.close(1000, "the page left");
     options.signal?.addEventListener("abort", leave);
+    socket.onerror = () => {}; // The package ws throws without one; a close follows.
     socket.onopen = () => {
       this.#isOpen = true;
       this.#send({ type: "join", version: VERSION, parameters: shapes });

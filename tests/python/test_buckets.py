@@ -87,7 +87,7 @@ def test_padded_labels_do_not_count() -> None:
     with trainweb.TrainingSession.from_model(tokens(), loss=loss) as s:
         counts = {}
         for padded in (None, ["ids", "labels"], {"ids": 0, "labels": 0}, {"ids": 0, "labels": -100}):
-            s._core.told.clear()
+            s._core.notices.clear()
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 data = Dataset(TAGGED).bucket(length, [3, 5, 8], 2, padded)

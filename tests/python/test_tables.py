@@ -199,11 +199,11 @@ def test_validation_rows_need_the_steps_of_the_training_rows() -> None:
     training = training.standardize("points")
     with trainweb.TrainingSession.from_model(example("first.onnx"), loss="CrossEntropyLoss") as session:
         for other in (validation, validation.standardize("points")):
-            session._core.told.clear()
+            session._core.notices.clear()
             with pytest.warns(UserWarning, match=r"validation rows lack: standardize of 'points'\. Give 'preprocess'"):
                 session.fit(training, validation_data=other, progress=False)
         for call in (session.evaluate, session.predict):
-            session._core.told.clear()
+            session._core.notices.clear()
             with pytest.warns(UserWarning, match=r"the given rows lack: standardize of 'points'\. Give 'preprocess'"):
                 call(validation)
         with warnings.catch_warnings():

@@ -178,8 +178,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     better: Mapping[str, str | None] = {"loss": "min"} if evaluation is None or evaluated is None else evaluation.better
     steps, epochs, accumulate = batches.steps, options["epochs"], checked_accumulate(settings.get("accumulate", 1))
     updates = None if steps is None else epochs * -(-steps // accumulate["steps"])
-    sums_gradients = accumulate["reduction"] == "sum"
-    if accumulate["steps"] > 1 and not sums_gradients and not core.models.weighs_batches:
+    if accumulate["steps"] > 1 and accumulate["reduction"] != "sum" and not core.models.weighs_batches:
         raise messages.UNWEIGHED_BATCHES()
     schedule = schedule_of(settings.get("schedule"), options["learning_rate"], updates)
     early, checkpoint = settings.get("early_stopping"), settings.get("checkpoint")
@@ -198,7 +197,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
         count=core.models.counts["train"],
         epochs=epochs,
         accumulate=accumulate["steps"],
-        sums_gradients=sums_gradients,
+        sums_gradients=accumulate["reduction"] == "sum",
         limits=(options["clip_grad_value"], options["clip_grad_norm"]),
         ema=options["ema"],
         on_nan=options["on_nan"],

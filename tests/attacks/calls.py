@@ -267,7 +267,7 @@ CALLS: dict[str, PublicCall] = {
     "output_metadata": of_session("output_metadata", training=True),
     "output_names": of_session("output_names", training=True),
     "parameter_names": of_session("parameter_names", trainable_only=True),
-    "load_checkpoint": of_session("load_checkpoint", file=CHECKPOINT),
+    "load_checkpoint": of_session("load_checkpoint", checkpoint=CHECKPOINT),
     "load_parameters_buffer": of_session(
         "load_parameters_buffer", buffer=np.zeros(432, np.float32), trainable_only=True
     ),

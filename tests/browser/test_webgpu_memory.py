@@ -64,13 +64,15 @@ def weights(
     """Two layers of SmolLM2, served as one file; its weights are at odd places in it."""
     path: Path = smol.write(tmp_path_factory.mktemp("smol"), SIZE)
     model = onnx.load(path)
-    model.doc_string = "odd"
     if request.param == "float16":
         large = {t.name: tuple(t.dims) for t in model.graph.initializer if len(t.dims) == 2 and t.dims[0] > 64}
         for tensor in model.graph.initializer:
             if tensor.name in large:
                 tensor.raw_data = numpy_helper.to_array(tensor).astype(np.float16).tobytes()
         model = smol.as_halves(model, large)
+    largest = max((t.raw_data for t in model.graph.initializer), key=len)
+    while (model.SerializeToString().index(largest)) % 4 != 1:
+        model.doc_string += "."
     plain_site.add("/smol.onnx", model.SerializeToString())
     tensors = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     return {name: values for name, values in tensors.items() if values.nbytes > 100_000}

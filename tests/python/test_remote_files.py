@@ -433,6 +433,26 @@ def test_each_byte_of_a_language_model_is_read_once(form: str, tmp_path: Path, h
     free(bases)
 
 
+def test_frozen_weights_are_read_where_a_question_finds_them(tmp_path: Path, host: Host) -> None:
+    """A session on the GPU has no addresses before a claim."""
+    model, location, data = written("plain", tmp_path)
+    made = answer(bridge.create_from_model(model, LORA, "{}", json.dumps([location]), host.add(data)))
+    nowhere = [0] * len(made["header"]["segments"])
+    answer(bridge.fill(made["handle"], json.dumps(nowhere)))
+    held = bridge._held(bridge._training(made["handle"]))
+    frozen = next(t for t in held if isinstance(t, LazyTensor) and t.place and t.place.kind == "segment")
+    with pytest.raises(EngineError, match="no memory"):
+        _ = frozen.data
+    assert frozen.place
+    engine, values = get_engine(), bytes(range(256)) * (frozen.nbytes // 256)
+    base = engine.alloc(frozen.place.offset + frozen.nbytes)
+    engine.write(base + frozen.place.offset, values)
+    nowhere[PARAMETERS] = base
+    answer(bridge.artifact(made["handle"], "checkpoint", json.dumps(nowhere)))
+    assert bytes(frozen.data) == values
+    free([base])
+
+
 def external_model(rows: int, width: int) -> bytes:
     """A model like `one_gemm` whose weights are in the file w.bin."""
     proto = onnx.load_model_from_string(one_gemm(1, 1))

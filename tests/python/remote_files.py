@@ -1,12 +1,15 @@
 """Files that somebody else holds, for tests: what the page's worker does, in Python."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from trainweb.backend.wasm.engine import get_engine
 from trainweb.model.lazy import Place
 from trainweb.model.remote import RemoteFile
+from trainweb.page import bridge
 
 
 class Host:
@@ -47,3 +50,14 @@ class Host:
             if file == index:
                 found[offset : offset + nbytes] = True
         return found
+
+
+def fill_segments(handle: int, bases: list[int]) -> Any:
+    """The answer of `fill`, with the bytes that came with it in their segments, as the worker writes them."""
+    text, data = bridge.fill(handle, json.dumps(bases))
+    done, rest = json.loads(text)["ok"], memoryview(data)
+    for segment, at, nbytes in done["rest"]:
+        get_engine().write(bases[segment] + at, rest[:nbytes])
+        rest = rest[nbytes:]
+    assert not rest
+    return done

@@ -23,6 +23,8 @@ from trainweb.training.models import read_models
 from trainweb.training.state import CheckpointState
 from trainweb.training.step_kind import TRAIN, StepKind
 
+from .remote_files import fill_segments
+
 GOLDEN = Path(__file__).parent.parent / "golden" / "mlp"
 FILES = ("training_model.onnx", "checkpoint", "eval_model.onnx", "optimizer_model.onnx")
 SIGNATURE = [
@@ -109,7 +111,7 @@ def test_a_session_comes_as_the_header_and_blobs_of_a_bundle() -> None:
     state = CheckpointState.load_checkpoint(read("checkpoint"))
     engine = get_engine()
     bases = allocated(header)
-    answer(bridge.fill(made["handle"], json.dumps(bases)))
+    fill_segments(made["handle"], bases)
     values = np.frombuffer(engine.read(bases[2], header["segments"][2]["bytes"]), np.float32)
     start, nbytes = header["segments"][6]["data"]
     assert np.frombuffer(blobs, np.float32, nbytes // 4, start)[1] == np.float32(0.001)
@@ -252,7 +254,7 @@ def test_weights_do_not_pass_through_python(include_optimizer_state: bool) -> No
     made = answer(bridge.create_from_model(model, config, "{}"))
     engine = get_engine()
     bases = allocated(made["header"])
-    answer(bridge.fill(made["handle"], json.dumps(bases)))
+    fill_segments(made["handle"], bases)
     arguments = (made["handle"], include_optimizer_state, "[]", json.dumps(bases))
     bridge.checkpoint(*arguments)  # imports
     tracemalloc.start()

@@ -18,8 +18,10 @@ from trainweb.artifacts import builder
 from trainweb.artifacts.evidence import SIGNATURE, Evidence
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.wasm.host import SegmentMemory
 from trainweb.checkpoint import SessionContents, read_checkpoint, write_checkpoint
-from trainweb.errors import LimitError, TrainwebError
+from trainweb.errors import EngineError, LimitError, TrainwebError
+from trainweb.ir.layout import PARAMETERS
 from trainweb.model import read_model, remote, write_model
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Tensor
@@ -29,7 +31,7 @@ from trainweb.onnxblock import protos
 from trainweb.page import bridge
 from trainweb.training.models import SessionModels
 
-from .remote_files import Host
+from .remote_files import Host, fill_segments
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 MODELS = sorted(GOLDEN.glob("*/*.onnx"))
@@ -324,13 +326,19 @@ def filled(made: dict[str, Any], host: Host) -> tuple[list[int], list[bytes], li
     for base, size in zip(bases, sizes, strict=True):
         if base:
             engine.write(base, bytes(size))
-    done = answer(bridge.fill(made["handle"], json.dumps(bases)))
+    done = fill_segments(made["handle"], bases)
     for segment, at, file, offset, nbytes, *form in done["copies"]:
         data = host.files[file][offset : offset + nbytes]
         turned = np.frombuffer(data, "<f4").reshape(form[2], -1).T.tobytes() if form else data
         engine.write(bases[segment] + at, turned)
     contents = [engine.read(base, size) if size else b"" for base, size in zip(bases, sizes, strict=True)]
     return bases, contents, done["places"]
+
+
+def test_a_segment_without_memory_is_not_read() -> None:
+    """As of a session on the GPU, until it is claimed."""
+    with pytest.raises(EngineError, match="Segment 2 has no memory"):
+        SegmentMemory(get_engine(), [0] * 9).read_segment_into(PARAMETERS, 64, memoryview(bytearray(4)))
 
 
 def free(bases: list[int]) -> None:
@@ -423,6 +431,26 @@ def test_each_byte_of_a_language_model_is_read_once(form: str, tmp_path: Path, h
         assert all(part[1:4] in places for part in parts if not isinstance(part, int) and part[0] == "file")
     host.places = None
     free(bases)
+
+
+def test_frozen_weights_are_read_where_a_question_finds_them(tmp_path: Path, host: Host) -> None:
+    """A session on the GPU has no addresses before a claim."""
+    model, location, data = written("plain", tmp_path)
+    made = answer(bridge.create_from_model(model, LORA, "{}", json.dumps([location]), host.add(data)))
+    nowhere = [0] * len(made["header"]["segments"])
+    answer(bridge.fill(made["handle"], json.dumps(nowhere)))
+    held = bridge._held(bridge._training(made["handle"]))
+    frozen = next(t for t in held if isinstance(t, LazyTensor) and t.place and t.place.kind == "segment")
+    with pytest.raises(EngineError, match="no memory"):
+        _ = frozen.data
+    assert frozen.place
+    engine, values = get_engine(), bytes(range(256)) * (frozen.nbytes // 256)
+    base = engine.alloc(frozen.place.offset + frozen.nbytes)
+    engine.write(base + frozen.place.offset, values)
+    nowhere[PARAMETERS] = base
+    answer(bridge.artifact(made["handle"], "checkpoint", json.dumps(nowhere)))
+    assert bytes(frozen.data) == values
+    free([base])
 
 
 def external_model(rows: int, width: int) -> bytes:

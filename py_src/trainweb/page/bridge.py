@@ -16,7 +16,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -27,7 +27,7 @@ from trainweb.backend.chosen import RUNTIME, WASM
 from trainweb.checkpoint import SessionContents, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
 from trainweb.heads import take_head
-from trainweb.ir.layout import PARAMETERS
+from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.floats import ConvertedTensor, converted
 from trainweb.model.graph import ITEM_SIZE, Graph, Tensor, Value
@@ -47,6 +47,7 @@ from trainweb.training.contents import (
     properties_json,
     read_properties,
     start_segments,
+    start_state,
 )
 from trainweb.training.export import export_model
 from trainweb.training.inference import InferenceModel
@@ -99,12 +100,15 @@ class Opened:
         Gives what `create_from_model` built.
     adapted : LoraModel or None
         The model with its adapters, where it has some.
+    bases : list
+        Addresses of the session's segments as a call named them last; 0: it has no memory.
     """
 
     models: SessionModels
     origin: SessionContents
     artifacts: Artifacts | None = None
     adapted: LoraModel | None = None
+    bases: list[int] = field(default_factory=list)
 
 
 def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
@@ -263,31 +267,32 @@ def _created(opened: Opened, state: CheckpointState) -> Handout:
 
 
 @answered
-def fill(handle: int, bases_json: str) -> dict[str, Any]:
-    """Write the weights that a session starts from into its segments, which hold zeros; once.
+def fill(handle: int, bases_json: str) -> Handout:
+    """Answer with what a session starts from, for its segments, which hold zeros; once.
 
     The worker copies the weights that are in files: "copies" lists segment, offset, file, offset and bytes of each.
     If the file has them in another form, `form_at_place` follows. "places" lists file, offset and bytes of what
-    may be read later on.
+    may be read later on. "rest" lists segment, offset and bytes of all else, which is the file.
     """
-    opened, bases = _find(handle), json.loads(bases_json)
+    opened = _find(handle)
     copies: list[tuple[int | str, ...]] = []
+    rest: list[tuple[int, int, int]] = []
+    data: list[Part] = []
 
     def write(segment: int, offset: int, tensor: Tensor) -> None:
         place = tensor.place if isinstance(tensor, LazyTensor) else None
         if place is not None and place.kind == "file":
             copies.append((segment, offset, place.index, place.offset, place.nbytes, *form_at_place(tensor)))
         elif tensor.nbytes:
-            engine.write(bases[segment] + offset, memoryview(tensor.data))
+            rest.append((segment, offset, tensor.nbytes))
+            data.append(tensor.data)
 
     if isinstance(opened, InferenceModel):
-        engine = opened.engine
         for offset, tensor in opened.weights():
             write(PARAMETERS, offset, tensor)
-        return {"copies": copies, "places": _places_of(opened.constants())}
+        return {"copies": copies, "places": _places_of(opened.constants()), "rest": rest}, data
     opened = _training(handle)
     models, origin = opened.models, opened.origin
-    engine = models.engine
     frozen = {4 * slot.offset: slot.dtype for slot in models.layout.slots.values() if slot.trainable_offset < 0}
     places: dict[Place, tuple[int, str]] = {}
     for segment, pieces in start_segments(models.layout, origin).items():
@@ -295,11 +300,14 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
             write(segment, offset, tensor)
             if segment == PARAMETERS and offset in frozen and isinstance(tensor, LazyTensor) and tensor.place:
                 places[replace(tensor.place, conversion=())] = offset, frozen[offset]
+    state = start_state(origin)
+    rest.append((STATE, 0, len(state)))
+    data.append(state)
     leave(origin, models.layout)
     if models.graphs["optimizer"] is not None:
         origin.moments.clear()
-    _rebind(opened, places, RUNTIME.open_segments(engine, bases))
-    return {"copies": copies, "places": _places_of(_held(opened))}
+    _rebind(opened, places, _segments(opened, bases_json))
+    return {"copies": copies, "places": _places_of(_held(opened)), "rest": rest}, data
 
 
 def _rebind(opened: Opened, places: Mapping[Place, tuple[int, str]], memory: Segments) -> None:
@@ -569,9 +577,15 @@ def explain(handle: int, key: str, overwrite: bool, signature_json: str, target:
     return _training(handle).models.explain(StepKind.of(key), feeds, overwrite, target)
 
 
+def _segments(opened: Opened, bases_json: str) -> Segments:
+    """The segments of a session, which have these addresses from now on."""
+    opened.bases[:] = json.loads(bases_json)
+    return RUNTIME.open_segments(opened.models.engine, opened.bases)
+
+
 def _memory(opened: Opened, bases_json: str) -> ContentsInMemory:
     """The contents of a session whose segments have these addresses."""
-    segments = RUNTIME.open_segments(opened.models.engine, json.loads(bases_json))
+    segments = _segments(opened, bases_json)
     has_optimizer = opened.models.graphs["optimizer"] is not None
     memory = ContentsInMemory(opened.models.layout, segments, opened.origin, has_optimizer=has_optimizer)
     memory.is_nominal = False
@@ -600,9 +614,11 @@ ARTIFACT_GRAPHS = {"training_model": 0, "eval_model": 1, "optimizer_model": 2}
 
 
 @answered
-def artifact(handle: int, name: str) -> Handout | None:
+def artifact(handle: int, name: str, bases_json: str = "") -> Handout | None:
     """Return a file that `create_from_model` or `build_files` built; None if there is no optimizer model."""
     opened = _find(handle)
+    if isinstance(opened, Opened) and bases_json:
+        _segments(opened, bases_json)
     built = opened.artifacts if isinstance(opened, Opened) else opened
     if built is None or isinstance(built, (InferenceModel, CheckpointState)):
         raise messages.NO_ARTIFACTS()

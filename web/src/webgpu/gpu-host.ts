@@ -12,7 +12,7 @@ import type {
 } from "../worker/host.js";
 import { withValue } from "../worker/host.js";
 import type { Addresses } from "../worker/python-models.js";
-import type { StepKind } from "../worker/step-kind.js";
+import { TRAIN, type StepKind } from "../worker/step-kind.js";
 import { runAhead } from "./ahead.js";
 import { checkSize, log, sessionError, sharedDevice, tellShaders, useTools, type GpuDevice } from "./device.js";
 import { Guard } from "./guard.js";
@@ -43,13 +43,14 @@ export const openGpu: GpuScript["openGpu"] = async (gpu, tools, isAuto) => {
     log("warning", warning.message);
   }
   return {
+    segments: LASTING,
     check: (segments) => segments.forEach(({ bytes }, segment) => checkSize(opened, bytes, SEGMENT_NAMES[segment] as string)),
     over: (kernels) => new GpuHost(opened, kernels, isAuto).whole,
   };
 };
 
 /** Members of a host that change segments. */
-const CHANGES: readonly PropertyKey[] = ["clear", "save", "putBack", "goBack", "exchangeAverages", "isAnyBad"];
+const CHANGES: readonly PropertyKey[] = ["save", "putBack", "goBack", "exchangeAverages", "isAnyBad"];
 /** Members whose first argument is a plan: on the GPU, or of the kernels. */
 const OF_PLANS: readonly PropertyKey[] = ["listing", "write", "read", "workspace"];
 
@@ -67,6 +68,8 @@ class GpuHost implements Partial<StepHost> {
   #copies: readonly FitCall[] = [];
   /** True if the guard made the last such copy. */
   #isCopyThere = false;
+  /** True while the start of segments goes to the GPU. */
+  #isFilling = false;
 
   constructor(gpu: GpuDevice, kernels: StepHost, isAuto: boolean) {
     this.#kernels = kernels;
@@ -115,6 +118,27 @@ class GpuHost implements Partial<StepHost> {
   claim(segments: Held, side: Side): MaybePromise<void> {
     this.#check();
     return side === "device" ? undefined : this.#runner.segments.claim(segments);
+  }
+
+  async fill(action: () => Promise<void>): Promise<void> {
+    const { segments } = this.#runner;
+    try {
+      await segments.reserve(0);
+    } catch (error) {
+      if (!this.leavesGpu(error, TRAIN)) {
+        throw error;
+      }
+      segments.leave();
+    }
+    this.#isFilling = this.device.kind === "webgpu";
+    await action();
+    this.#isFilling = false;
+    segments.sendRoom();
+  }
+
+  range(segment: number, offset: number, nbytes: number): Uint8Array {
+    const isThere = this.#isFilling && LASTING.includes(segment);
+    return isThere ? this.#runner.segments.room(segment, offset, nbytes) : this.#kernels.range(segment, offset, nbytes);
   }
 
   /** Have all segments here, to change them. */

@@ -1,7 +1,8 @@
-/** Segments of a session on the GPU, and their mirror in the kernels' memory. */
+/** Segments of a session on the GPU, and their mirror in the kernels' memory, which those have that were claimed. */
 
 import { ARENA, SEGMENT_NAMES } from "../engine/layout.js";
 import type { MaybePromise } from "../wire/protocol.js";
+import { free } from "../wire/pieces.js";
 import type { Held } from "../wire/session-calls.js";
 import type { StepHost } from "../worker/host.js";
 import { PIECE, type Commands } from "./commands.js";
@@ -20,8 +21,12 @@ export class Segments {
   /** All buffers of the session, by what they are for. */
   readonly #made = new Map<GPUBuffer, string>();
   /** The sides on which the bytes of a segment are up to date. */
-  readonly #isHere = new Set(LASTING);
-  readonly #isThere = new Set<number>();
+  readonly #isHere = new Set<number>();
+  readonly #isThere = new Set(LASTING);
+  /** Whole words of a segment that are being filled. */
+  #room: { readonly segment: number; readonly start: number; readonly words: Uint8Array<ArrayBuffer> } | null = null;
+  /** Words that several such rooms share, by their places. */
+  readonly #shared = new Map<string, Uint8Array>();
   #staging: GPUBuffer | null = null;
   /** Changes with a buffer. */
   generation = 0;
@@ -85,6 +90,41 @@ export class Segments {
     buffer.destroy();
   }
 
+  /** Room for bytes that a segment starts with, which have a place once. They go up with the next call. */
+  room(segment: number, offset: number, nbytes: number): Uint8Array {
+    this.sendRoom();
+    const lead = offset % 4;
+    const words = new Uint8Array(4 * Math.ceil((lead + nbytes) / 4));
+    this.#room = { segment, start: offset - lead, words };
+    return words.subarray(lead, lead + nbytes);
+  }
+
+  sendRoom(): void {
+    if (this.#room === null) {
+      return;
+    }
+    const { segment, start, words } = this.#room;
+    this.#room = null;
+    for (const at of new Set([0, words.length - 4])) {
+      const key = `${segment} ${start + at}`;
+      const others = this.#shared.get(key);
+      const word = words.subarray(at, at + 4);
+      word.forEach((byte, k) => (word[k] = byte | (others?.[k] ?? 0)));
+      this.#shared.set(key, word.slice());
+    }
+    this.#commands.write(this.buffers[segment] as GPUBuffer, start, words);
+    free(words);
+  }
+
+  /** Have all that lasts on the host for good, before anything was written. */
+  leave(): void {
+    this.buffers.splice(0).forEach((buffer) => this.drop(buffer));
+    LASTING.forEach((segment) => {
+      this.#host.hold(segment);
+      this.#isHere.add(segment);
+    });
+  }
+
   /** Have segments that last on the GPU. */
   bringUp(segments: readonly number[]): void {
     for (const segment of segments.filter((one) => !this.#isThere.has(one))) {
@@ -108,6 +148,7 @@ export class Segments {
 
   async #bringDown(segments: readonly number[]): Promise<void> {
     for (const segment of segments) {
+      this.#host.hold(segment);
       const nbytes = this.#host.sizes[segment] as number;
       for (let start = 0; start < nbytes; start += PIECE) {
         const length = Math.min(PIECE, nbytes - start);

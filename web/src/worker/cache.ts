@@ -8,8 +8,8 @@ import type { FileHashes, SourceData } from "../wire/pieces.js";
 import type { KnownHashes, Origin } from "../wire/protocol.js";
 import { hasHashes } from "../wire/sha256.js";
 import { VERSION } from "../wire/version.js";
-import { joinBundle, splitBundle, withPlans, type RawBundle, type RawPlan, type SegmentSize } from "./bundle/bundle.js";
-import { bytesOfCopy, copyToSegments, type Copy, type FilledSegments } from "./python-models.js";
+import { joinBundle, splitBundle, withPlans, type RawBundle, type RawPlan } from "./bundle/bundle.js";
+import { copyToSegments, eachPart, type Copy, type FilledSegments, type Run, type Start } from "./python-models.js";
 import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./cached-files.js";
 
 /** The bundle contains up to so many bytes that no file holds. It is written again with each plan. */
@@ -54,9 +54,6 @@ export async function checkFiles(
   }
 }
 
-/** Bytes of a segment. */
-type Run = readonly [segment: number, at: number, nbytes: number];
-
 /** The record of the start of a stored session. */
 interface StoredStart {
   /** From the files of the session. */
@@ -67,42 +64,8 @@ interface StoredStart {
   readonly chunks: Chunks | null;
 }
 
-/** The bytes of segments that no copy writes. */
-function restOf(contents: readonly SegmentSize[], copies: readonly Copy[]): Run[] {
-  return contents.flatMap(({ segment, nbytes }) => {
-    const written = copies.filter((copy) => copy[0] === segment).map((copy) => [copy[1], copy[1] + bytesOfCopy(copy)] as const);
-    const runs: Run[] = [];
-    let at = 0;
-    for (const [start, end] of [...written, [nbytes, nbytes] as const].sort(([a], [b]) => a - b)) {
-      if (start > at) {
-        runs.push([segment, at, start - at]);
-      }
-      at = Math.max(at, end);
-    }
-    return runs;
-  });
-}
-
 function sizeOfRuns(runs: readonly Run[]): number {
   return runs.reduce((sum, [, , nbytes]) => sum + nbytes, 0);
-}
-
-/** Visit `length` bytes of consecutive runs, from `offset` on, part by part and in place. */
-function eachPart(
-  runs: readonly Run[],
-  segments: FilledSegments,
-  offset: number,
-  length: number,
-  take: (part: Uint8Array, from: number) => void,
-): void {
-  let start = 0;
-  for (const [segment, at, nbytes] of runs) {
-    const [first, last] = [Math.max(offset, start), Math.min(offset + length, start + nbytes)];
-    if (first < last) {
-      take(segments.range(segment, at + first - start, last - first), first - offset);
-    }
-    start += nbytes;
-  }
 }
 
 /** The bundle of one session: collects the plans that are compiled for it, and writes it in the background. */
@@ -129,23 +92,14 @@ export class BundleCache {
    * Store the initial state of the session: places in its files, and the bytes that no file holds.
    *
    * @param copies - from its files
+   * @param data - the bytes of `rest`
    */
-  async setStart(
-    raw: RawBundle,
-    contents: readonly SegmentSize[],
-    segments: FilledSegments,
-    copies: readonly Copy[],
-  ): Promise<void> {
-    const rest = restOf(contents, copies);
-    const nbytes = sizeOfRuns(rest);
-    const read = (offset: number, target: Uint8Array): void =>
-      eachPart(rest, segments, offset, target.length, (part, from) => target.set(part, from));
-    const isSmall = nbytes <= SMALL_BYTES;
-    const chunks = isSmall ? null : await writeChunks(this.#name, nbytes, read);
-    const blobs = new Uint8Array(isSmall ? nbytes : 0);
-    if (isSmall) {
-      read(0, blobs);
-    } else if (chunks === null) {
+  async setStart(raw: RawBundle, { copies, rest, data }: Start): Promise<void> {
+    const isSmall = data.length <= SMALL_BYTES;
+    const read = (offset: number, target: Uint8Array): void => target.set(data.subarray(offset, offset + target.length));
+    const chunks = isSmall ? null : await writeChunks(this.#name, data.length, read);
+    const blobs = isSmall ? data : new Uint8Array();
+    if (!isSmall && chunks === null) {
       return;
     }
     this.#start = { header: { ...(raw.header as object), start: { copies, rest, chunks } satisfies StoredStart }, blobs };

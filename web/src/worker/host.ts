@@ -69,6 +69,8 @@ export interface ParameterRun {
 /** The contents that a host starts from. */
 export interface HostStart {
   readonly segments: readonly SegmentStart[];
+  /** Segments that get no memory before `hold`. */
+  readonly elsewhere?: readonly number[];
   /** Plans that are known already. */
   readonly reserved: readonly BundlePlan[];
   /** Places of the trained parameters. */
@@ -106,13 +108,17 @@ export interface StepHost extends FilledSegments {
   claim(segments: Held, side: Side): MaybePromise<void>;
   /** A segment in place. Valid until the next allocation, as are `state` and `fit`. */
   view(segment: number): Uint8Array;
+  /** Have memory for a segment that lies elsewhere. */
+  hold(segment: number): void;
+  /** Fill segments with what the session starts from: no byte twice, and each range before the next one. */
+  fill(action: () => Promise<void>): Promise<void>;
   /** The words of the state. Calls claim them, steps do not. */
   readonly state: DataView;
   /** Bytes of the segments. */
   readonly sizes: readonly number[];
   /** Sum of the squares of so many float32 values of a segment. */
   squares(segment: number, offset: number, count: number): number;
-  /** Fill a part of a segment with zeros. */
+  /** Fill a part of a segment that the host alone has with zeros. */
   clear(segment: number, offset: number, nbytes: number): MaybePromise<void>;
 
   /** Where steps run; another object when that changes. */
@@ -209,6 +215,8 @@ export interface GpuScript {
 export interface SessionGpu {
   /** @throws DeviceError for a segment that is too large */
   check(segments: readonly Pick<SegmentStart, "bytes">[]): void;
+  /** Segments that lie on the GPU. */
+  readonly segments: readonly number[];
   /** A host that trains on the GPU, and leaves the rest to the kernels' host. */
   over(kernels: StepHost): StepHost;
 }

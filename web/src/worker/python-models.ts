@@ -35,9 +35,19 @@ export function bytesOfCopy([, , , , nbytes, from, to]: Copy): number {
   return from === undefined || to === undefined ? nbytes : (nbytes / FLOAT_BYTES[from]) * FLOAT_BYTES[to];
 }
 
-/** The answer of `fill`. */
-interface Filling {
+/** Bytes of a segment. */
+export type Run = readonly [segment: number, at: number, nbytes: number];
+
+/** What a session starts from. */
+export interface Start {
   readonly copies: readonly Copy[];
+  /** The places of `data`, which no file holds. */
+  readonly rest: readonly Run[];
+  readonly data: Uint8Array;
+}
+
+/** The answer of `fill`; its file is the `data`. */
+interface Filling extends Pick<Start, "copies" | "rest"> {
   /** The parts of files that Python may still read. */
   readonly places: readonly (readonly [file: number, offset: number, nbytes: number])[];
 }
@@ -70,7 +80,7 @@ interface Opened {
 /** Functions of the bridge about a session's models: arguments after the handle, and the value of the answer. */
 interface Questions {
   readonly adapter: [args: [bases: Bases], value: string];
-  readonly artifact: [args: [name: ArtifactName], value: null];
+  readonly artifact: [args: [name: ArtifactName, bases: Bases], value: null];
   /** Throw the error of the first fault; of an inspected step without one, count NaN and infinities in the results. */
   readonly check_numerics: [
     args:
@@ -149,13 +159,15 @@ export class PythonModels {
   }
 
   /**
-   * Write the initial weights into the segments, which hold zeros. Called once.
+   * Write the initial contents into the segments, which hold zeros. Called once.
    *
-   * @returns the copies from files, which are named as plans name them
+   * @returns the copies from files, which are named as plans name them, and all else
    */
-  async fill(segments: FilledSegments): Promise<readonly Copy[]> {
+  async fill(segments: FilledSegments): Promise<Start> {
     const { files } = this.#bridge;
-    const { copies, places } = this.ask("fill", segments.bases).value;
+    const { value: { copies, places, rest }, file } = this.ask("fill", segments.bases);
+    const { data } = file as Handout;
+    eachPart(rest, segments, 0, data.length, (part, from) => part.set(data.subarray(from, from + part.length)));
     const narrow = this.#files.filter((index) => files.narrow(index, places.filter(([file]) => file === index)));
     await copyToSegments(files, copies, segments, (file, offset) => {
       if (narrow.includes(file)) {
@@ -166,7 +178,7 @@ export class PythonModels {
     this.#keepFiles([...new Set(places.map(([file]) => file))]);
     // The first plan copies constants of these files: its copy must not lie beside pieces and Blob.
     await Promise.all(this.#files.map((index) => files.settle(index)));
-    return copies.map(([segment, at, file, ...more]): Copy => [segment, at, this.#sources.indexOf(file), ...more]);
+    return { copies: copies.map(([segment, at, file, ...more]): Copy => [segment, at, this.#sources.indexOf(file), ...more]), rest, data };
   }
 
   /** Fill a target with bytes of a file that the models were read from. */
@@ -245,6 +257,24 @@ export class PythonModels {
   release(): void {
     this.#keepFiles([]);
     this.#bridge.call("release", this.#handle);
+  }
+}
+
+/** Visit `length` bytes of consecutive runs, from `offset` on, part by part and in place. */
+export function eachPart(
+  runs: readonly Run[],
+  segments: FilledSegments,
+  offset: number,
+  length: number,
+  take: (part: Uint8Array, from: number) => void,
+): void {
+  let start = 0;
+  for (const [segment, at, nbytes] of runs) {
+    const [first, last] = [Math.max(offset, start), Math.min(offset + length, start + nbytes)];
+    if (first < last) {
+      take(segments.range(segment, at + first - start, last - first), first - offset);
+    }
+    start += nbytes;
   }
 }
 

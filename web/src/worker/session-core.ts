@@ -1,7 +1,6 @@
 /** A training session in the worker, with Python or without. In Python training/core.py. */
 
 import * as layout from "../engine/layout.js";
-import { isZero } from "../python/boot.js";
 import type { Handout } from "../python/handout.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
@@ -23,7 +22,7 @@ import type {
 import { HELD, type ArtifactName, type Held, type SessionCalls } from "../wire/session-calls.js";
 import {
   CLIP_INPUTS, parsePlan, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type ParameterSlot,
-  type RawPlan, type SegmentSize,
+  type RawPlan,
 } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import type { PlanMetric } from "./bundle/metrics.js";
@@ -144,17 +143,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
       device: this.host.device,
     };
-  }
-
-  /** The segments that are not all zeros, with their sizes. */
-  get contents(): SegmentSize[] {
-    return this.host.sizes
-      .map((nbytes, segment) => ({ segment, nbytes }))
-      .filter(({ nbytes, segment }) => {
-        const { buffer, byteOffset, length } = this.host.view(segment);
-        const isState = layout.PARAMETERS <= segment && segment <= layout.STATE;
-        return isState && nbytes > 0 && !isZero(new Uint32Array(buffer, byteOffset, length / 4));
-      });
   }
 
   release(): void {
@@ -596,7 +584,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   artifact(name: ArtifactName, form: FileForm): MaybePromise<FileBytes | null> {
     refuseIf(!this.#models.hasArtifacts, "NO_ARTIFACTS");
     return withValue(this.#models.get("artifacts"), (models) => {
-      const { file } = models.ask("artifact", name);
+      const { file } = models.ask("artifact", name, this.host.bases);
       return file === null ? null : this.#assembled(models, "artifacts", file, form);
     });
   }

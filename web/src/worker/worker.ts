@@ -347,7 +347,7 @@ class SessionWorker {
         } catch (error) {
           return instead(error)(start, options);
         }
-        return gpu.over(this.#openHost(start, options));
+        return gpu.over(this.#openHost({ ...start, elsewhere: gpu.segments }, options));
       };
     } catch (error) {
       return instead(error);
@@ -413,8 +413,8 @@ class SessionWorker {
     const cache = name === null ? null : new BundleCache(name, () => this.#lastUse);
     const info = this.#add(open, this.#parse(raw), optionsJson, { ...origin, args: [] }, models, cache);
     await this.#filled(info, async (core) => {
-      const copies = await models.fill(core.host);
-      await cache?.setStart(raw, core.contents, core.host, copies);
+      const start = await models.fill(core.host);
+      await cache?.setStart(raw, start);
     });
     void this.#compileAhead(info.handle);
     return info;
@@ -472,9 +472,11 @@ class SessionWorker {
 
   /** Fill a new session with its start. After a failure the session is released. */
   async #filled({ handle }: SessionInfo, fill: (core: SessionCore) => Promise<void>): Promise<void> {
-    const { core } = this.#find(handle);
+    const session = this.#find(handle);
+    const { core } = session;
     try {
-      await fill(core);
+      await core.host.fill(() => fill(core));
+      this.#tellDevice(handle, session);
       checkState(core.host.range(STATE, 0, STATE_KEPT));
     } catch (error) {
       this.#sessions.delete(handle);
@@ -557,13 +559,15 @@ class SessionWorker {
   }
 }
 
-/** Fill the segments that start from a file. Until then they hold anything. */
+/** Fill the segments of a session from its bundle. */
 async function fillFromFile(
   starts: readonly SegmentStart[],
   segments: Pick<FilledSegments, "range">,
 ): Promise<void> {
   for (const [segment, { bytes, data }] of starts.entries()) {
-    if (data !== null && "blob" in data) {
+    if (data instanceof Uint8Array) {
+      segments.range(segment, 0, bytes).set(data);
+    } else if (data !== null) {
       const part = data.blob.slice(data.start, data.start + bytes);
       await streamBlob(part, bytes, (start, part) => segments.range(segment, start, part.length).set(part));
     }

@@ -10,7 +10,7 @@ from trainweb import messages
 from trainweb.backend.base import ALL, N_SEGMENTS, STATE_BYTES, StagedBatches, Stop
 from trainweb.backend.engine import MORE, Engine, NumberRange
 from trainweb.backend.plan import SEEN, LoadedPlan, Plan, TensorPlace
-from trainweb.errors import FeedError
+from trainweb.errors import EngineError, FeedError
 from trainweb.ir import layout
 from trainweb.model.graph import Tensor
 
@@ -47,6 +47,8 @@ class SegmentMemory:
     def read_segment_into(self, segment: int, offset: int, out: memoryview) -> None:
         """Fill a writable buffer from a segment."""
         self.check()
+        if not self.bases[segment]:
+            raise EngineError(f"Segment {segment} has no memory.")
         if out.nbytes:
             self.engine.read_into(self.bases[segment] + offset, out)
 

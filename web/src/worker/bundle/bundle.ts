@@ -254,12 +254,6 @@ const INFERENCE = record({ inputs: DECLARATIONS, outputs: someNames, segments: l
 /** The parts of a bundle for an inference session, except plans. */
 export type InferenceBundle = Of<typeof INFERENCE>;
 
-/** A segment that is not all zeros. */
-export interface SegmentSize {
-  readonly segment: number;
-  readonly nbytes: number;
-}
-
 /** A bundle before it is checked: the header as JSON, and the bytes that it refers to. */
 export interface RawBundle<Blobs extends Uint8Array | Blob = Uint8Array> {
   readonly header: unknown;

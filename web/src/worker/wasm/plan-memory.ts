@@ -2,12 +2,12 @@
 
 import type { Engine } from "../../engine/engine.js";
 import {
-  ARENA, CONSTANTS, LARGE_CONSTANTS, LOAD_NO_FEEDS, LOAD_STEP, PREPARED, SEGMENT_NAMES, type SessionCalls,
+  ARENA, CONSTANTS, LARGE_CONSTANTS, LOAD_NO_FEEDS, LOAD_STEP, PARAMETERS, PREPARED, SEGMENT_NAMES, type SessionCalls,
 } from "../../engine/layout.js";
 import { EngineError } from "../../wire/errors.js";
 import { refuseIf } from "../../wire/messages.js";
 import { sameBytes } from "../../wire/pieces.js";
-import type { BundlePlan, SegmentStart, TensorPlace } from "../bundle/bundle.js";
+import type { BundlePlan, TensorPlace } from "../bundle/bundle.js";
 import { fillLarge, sameLarge } from "../bundle/large.js";
 import { KERNEL_MEMORY, SEEN } from "../../wire/constants.js";
 import type { HostOptions, HostStart, LoadedPlan, ParameterRun, ReadFile } from "../host.js";
@@ -30,9 +30,13 @@ export class PlanMemory {
   /** The least this session's arena and prepared values get, so that plans that are known need not move them. */
   readonly #reserved: readonly number[];
   readonly #loaded = new Map<string, PlacedPlan>();
+  /** What segments need that outlast a run. */
+  readonly #bytes: readonly number[];
+  readonly #trained: readonly ParameterRun[];
+  readonly #held = new Set<number>();
 
   /** @throws EngineError when the kernels' memory has no room */
-  constructor(engine: Engine, { segments, reserved, trained }: HostStart, options: HostOptions) {
+  constructor(engine: Engine, { segments, elsewhere = [], reserved, trained }: HostStart, options: HostOptions) {
     this.engine = engine;
     this.options = options;
     const within = reserved.filter(({ arenaBytes }) => arenaBytes <= options.arenaLimit);
@@ -40,10 +44,11 @@ export class PlanMemory {
       const needs = within.map((plan) => needOf(plan, segment));
       return Math.max(0, ...needs);
     });
+    this.#bytes = segments.map(({ bytes }) => bytes);
+    this.#trained = trained;
     this.session = engine.openSession();
     try {
-      this.#fill(segments);
-      this.#setTrained(trained);
+      SEGMENT_NAMES.map((_, segment) => segment).filter((one) => !elsewhere.includes(one)).forEach((one) => this.hold(one));
     } catch (error) {
       this.close();
       throw error;
@@ -70,7 +75,7 @@ export class PlanMemory {
   }
 
   get sizes(): readonly number[] {
-    return SEGMENT_NAMES.map((_, segment) => this.call("tw_session_bytes", segment));
+    return SEGMENT_NAMES.map((_, segment) => Math.max(this.call("tw_session_bytes", segment), this.#bytes[segment] ?? 0));
   }
 
   get plans(): readonly BundlePlan[] {
@@ -170,15 +175,18 @@ export class PlanMemory {
     this.call("tw_session_close");
   }
 
-  #fill(segments: readonly SegmentStart[]): void {
-    segments.forEach(({ bytes, data }, segment) => {
-      if (bytes > 0) {
-        this.#reserve(segment, bytes);
-      }
-      if (data instanceof Uint8Array) {
-        this.range(segment, 0, bytes).set(data);
-      }
-    });
+  hold(segment: number): void {
+    const nbytes = this.#bytes[segment] ?? 0;
+    if (this.#held.has(segment)) {
+      return;
+    }
+    if (nbytes > 0) {
+      this.#reserve(segment, nbytes);
+    }
+    if (segment === PARAMETERS) {
+      this.#setTrained(this.#trained);
+    }
+    this.#held.add(segment);
   }
 
   #setTrained(runs: readonly ParameterRun[]): void {

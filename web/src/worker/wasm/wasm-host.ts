@@ -56,6 +56,10 @@ export class WasmHost extends PlanMemory implements StepHost {
   /** Kernel memory is the only side. */
   claim(): void {}
 
+  fill(action: () => Promise<void>): Promise<void> {
+    return action();
+  }
+
   targetOf(): string {
     return WASM;
   }

@@ -19,6 +19,7 @@ from .test_webgpu_faults import ONCE
 from .webgpu import OPEN, close
 
 SIZE = smol.Size(layers=2, width=256, heads=4, key_heads=4, hidden=512, vocabulary=4096)
+LARGE = {"table": (36_000, 256), "head": (256, 3)}
 MEMORY = f"""{SPY}
     const memory = () => new Promise((resolve) => {{
       const id = `memory ${{Math.random()}}`;
@@ -35,8 +36,8 @@ MEMORY = f"""{SPY}
 """
 """The size of the kernels' memory, which never shrinks."""
 LORA = """
-    const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 2, seed: 3 } };
-    const make = (options) => TrainingSession.createFromModel("/smol.onnx", config, options);
+    const lora = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 2, seed: 3 } };
+    const make = (options) => TrainingSession.createFromModel("/smol.onnx", lora, options);
     const token = (k) => (_, i) => BigInt((i * 41 + 7 * k) % 4096);
     const ids = (k) => new Tensor("int64", BigInt64Array.from({ length: 6 }, token(k)), [1, 6]);
     const sha = async (data) => {
@@ -125,6 +126,25 @@ def test_frozen_weights_are_on_the_gpu_alone(page: JsPage, weights: dict[str, np
     assert found["tokens"] == found["theirs"]
     close(found["losses"], found["own"])
     assert found["values"] == hashes(weights)
+
+
+def test_pieces_of_a_large_file_may_begin_within_a_word(page: JsPage, plain_site: Site) -> None:
+    """Files of more than 32 MiB come in pieces of 16 MiB, which cut a tensor anywhere."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (int64[n] ids) => (float[n,3] logits)
+        { rows = Gather (table, ids) logits = MatMul (rows, head) }"""
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(4)
+    tensors = {name: rng.normal(size=size).astype(np.float32) for name, size in LARGE.items()}
+    model.graph.initializer.extend(numpy_helper.from_array(values, name) for name, values in tensors.items())
+    while model.SerializeToString().index(tensors["table"].tobytes()) % 4 != 1:
+        model.doc_string += "."
+    plain_site.add("/table.onnx", model.SerializeToString())
+    value = page.run(f"""{LORA}
+        const config = {{ loss: "CrossEntropyLoss", optimizer: "SGD", frozenParams: ["table"] }};
+        const s = await TrainingSession.createFromModel("/table.onnx", config, {{ device: "webgpu" }});
+        await s.runTrainStep({{ ids: new Tensor("int64", [1n, 2n], [2]), labels: new Tensor("int64", [1n, 2n], [2]) }});
+        return sha((await s.getParameter("table")).data);
+    """)
+    assert [value] == hashes({"table": tensors["table"]})
 
 
 def test_a_session_starts_on_the_gpu_without_python(page: JsPage, weights: dict[str, np.ndarray]) -> None:

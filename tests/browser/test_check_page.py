@@ -257,23 +257,25 @@ def test_own_classes_replace_the_last_layer(page: Page) -> None:
     assert largest > 1.5 * max(others), "the verdict is what one came for"
 
 
-def one_class() -> bytes:
-    """A product with one column."""
-    weight = onnx.numpy_helper.from_array(np.ones((3, 1), np.float32), "w")
+def product(columns: int = 1) -> bytes:
+    """A product with a matrix of so many columns."""
+    weight = onnx.numpy_helper.from_array(np.ones((3, columns), np.float32), "w")
     node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
-    ends = [onnx.helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", k]) for n, k in (("x", 3), ("y", 1))]
+    ends = [onnx.helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", k]) for n, k in (("x", 3), ("y", columns))]
     graph = onnx.helper.make_graph([node], "one", ends[:1], ends[1:], [weight])
     return bytes(onnx.helper.make_model(graph).SerializeToString())
 
 
 def test_a_trial_that_fails_is_not_shown_as_running(page: Page) -> None:
-    """One class, of which label 1 is none: the report is good, the first step is not."""
-    give(page, ("one.onnx", one_class()))
-    verdict(page, "one.onnx trains.")
-    page.evaluate("globalThis.drawn = Math.random; Math.random = () => 0.7")
+    """Three classes, of which label 3 is none: the report is good, the first step is not."""
+    give(page, ("three.onnx", product(3)))
+    verdict(page, "three.onnx trains.")
+    page.evaluate("globalThis.drawn = Math.random; Math.random = () => 1")
     try:
+        page.select_option("#loss", "MSELoss")
+        verdict(page, "three.onnx trains.")
         page.select_option("#loss", "CrossEntropyLoss")
-        expect(page.locator("#verdict")).to_contain_text("label 1", timeout=READY_MS)
+        expect(page.locator("#verdict")).to_contain_text("label 3", timeout=READY_MS)
         expect(page.locator("#trial")).to_be_hidden()
     finally:
         page.evaluate("Math.random = drawn")
@@ -281,7 +283,7 @@ def test_a_trial_that_fails_is_not_shown_as_running(page: Page) -> None:
 
 def test_the_file_that_came_last_is_shown(page: Page) -> None:
     """Another one, while the session of the first is still being released."""
-    data = one_class()
+    data = product()
     give(page, ("first.onnx", data))
     expect(page.locator("#costs")).to_contain_text("Time of a step", timeout=READY_MS)
     page.evaluate(

@@ -137,7 +137,7 @@ def test_a_function_that_gives_no_number_is_named(js: JsPage) -> None:
         *[f"ModelError: The metric 'mine' returned NaN; {rest}"] * 2,
         *[f"ModelError: The metric 'mine' returned a value of type Promise; {rest}"] * 2,
         "ModelError: the name of a metric is 'loss'; it must be a text other than 'loss'.",
-        "ModelError: The metric 'accuracy' is given twice.",
+        "ModelError: The metric 'accuracy' is given twice: ",
         "ModelError: metric needs the setting 'type'",
         "TypeError: There is no metric 'rows'",
         "ModelError: Metrics need validation data",

@@ -100,7 +100,7 @@ class Opened:
         Gives what `create_from_model` built.
     adapted : LoraModel or None
         The model with its adapters, where it has some.
-    bases : list
+    places : list
         Addresses of the session's segments as a call named them last; 0: it has no memory.
     """
 
@@ -108,7 +108,7 @@ class Opened:
     origin: SessionContents
     artifacts: Artifacts | None = None
     adapted: LoraModel | None = None
-    bases: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
 
 
 def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
@@ -579,8 +579,8 @@ def explain(handle: int, key: str, overwrite: bool, signature_json: str, target:
 
 def _segments(opened: Opened, bases_json: str) -> Segments:
     """The segments of a session, which have these addresses from now on."""
-    opened.bases[:] = json.loads(bases_json)
-    return RUNTIME.open_segments(opened.models.engine, opened.bases)
+    opened.places[:] = json.loads(bases_json)
+    return RUNTIME.open_segments(opened.models.engine, opened.places)
 
 
 def _memory(opened: Opened, bases_json: str) -> ContentsInMemory:

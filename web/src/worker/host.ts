@@ -116,6 +116,8 @@ export interface StepHost extends FilledSegments {
   readonly state: DataView;
   /** Bytes of the segments. */
   readonly sizes: readonly number[];
+  /** Bytes of kernel memory that they have. */
+  readonly kernelBytes: readonly number[];
   /** Sum of the squares of so many float32 values of a segment. */
   squares(segment: number, offset: number, count: number): number;
   /** Fill a part of a segment that the host alone has with zeros. */

@@ -51,8 +51,8 @@ export function checkRate(name: string, value: number): void {
 }
 
 /** Bytes that a session takes of the kernels' memory. */
-export function memoryOf({ bases, sizes, plans, planBytes, gpuBytes }: StepHost): SessionMemory {
-  const size = (segment: number): number => (bases[segment] === 0 ? 0 : (sizes[segment] as number));
+export function memoryOf({ kernelBytes, plans, planBytes, gpuBytes }: StepHost): SessionMemory {
+  const size = (segment: number): number => kernelBytes[segment] as number;
   const costs = plans.map(({ recomputation }) => recomputation);
   const most = costs.sort((a, b) => b.fullBytes - a.fullBytes)[0];
   return {

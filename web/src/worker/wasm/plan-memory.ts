@@ -75,7 +75,11 @@ export class PlanMemory {
   }
 
   get sizes(): readonly number[] {
-    return SEGMENT_NAMES.map((_, segment) => Math.max(this.call("tw_session_bytes", segment), this.#bytes[segment] ?? 0));
+    return this.kernelBytes.map((nbytes, segment) => Math.max(nbytes, this.#bytes[segment] ?? 0));
+  }
+
+  get kernelBytes(): readonly number[] {
+    return SEGMENT_NAMES.map((_, segment) => this.call("tw_session_bytes", segment));
   }
 
   get plans(): readonly BundlePlan[] {

@@ -26,7 +26,7 @@ class Bucketed(dict[str, Any]):
 
 
 def numbered(source: Any, made: Any) -> Any:
-    """What was made of a batch; its rows keep their numbers."""
+    """The result of a step on a batch, whose rows keep their numbers."""
     has_numbers = isinstance(source, Bucketed) and isinstance(made, Mapping)
     return Bucketed(made, source.numbers) if has_numbers else made
 

@@ -37,7 +37,7 @@ export function numbersOf(batch: object, rows?: number): readonly number[] | nul
   return rows === undefined || numbers?.length === rows ? numbers : null;
 }
 
-/** What was made of a batch; its rows keep their numbers. */
+/** The result of a step on a batch; its rows keep their numbers. */
 export function numberedAs<T>(source: object, made: T): T {
   const numbers = numbersOf(source);
   if (numbers !== null && isObject(made)) {

@@ -38,7 +38,7 @@ export function bytesOfCopy([, , , , nbytes, from, to]: Copy): number {
 /** Bytes of a segment. */
 export type Run = readonly [segment: number, at: number, nbytes: number];
 
-/** What a session starts from. */
+/** The contents that a session starts from. */
 export interface Start {
   readonly copies: readonly Copy[];
   /** The places of `data`, which no file holds. */

@@ -30,7 +30,7 @@ export class PlanMemory {
   /** The least this session's arena and prepared values get, so that plans that are known need not move them. */
   readonly #reserved: readonly number[];
   readonly #loaded = new Map<string, PlacedPlan>();
-  /** What segments need that outlast a run. */
+  /** Bytes of the segments that outlast a run. */
   readonly #bytes: readonly number[];
   readonly #trained: readonly ParameterRun[];
   readonly #held = new Set<number>();

@@ -16,7 +16,7 @@ const START_S = 3;
 const START_S_OF_WIDTH = 1e-3;
 const WORK_S = 5e-3;
 /** Bytes of trainweb, which the browser keeps. */
-const RUNTIME_BYTES = 10e6;
+const RUNTIME_BYTES = 11e6;
 const ADAPTER = "adapter_model.safetensors";
 const SETTINGS = "adapter_config.json";
 

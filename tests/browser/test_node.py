@@ -412,7 +412,8 @@ def test_an_adapter_session_goes_on_in_another_process_from_a_file(tmp_path: Pat
           await s.fit(data, {{ epochs: 2 }});
           await writeFile(file, await s.save());
         }} else {{
-          const other = await TrainingSession.createFromModel("docs/first.onnx", {{ ...config, lora: {{ ...lora, alpha: 6 }} }});
+          const scaled = {{ ...config, lora: {{ ...lora, alpha: 6 }} }};
+          const other = await TrainingSession.createFromModel("docs/first.onnx", scaled);
           await rejects(other.loadCheckpoint(file), /the scaling '1', and this session's adapters have '3'/);
           await other.release();
           await s.loadCheckpoint(file);

@@ -29,7 +29,9 @@ OF_PEFT = {
 """`scaling` of layers in PEFT 0.21.2, by the recorded configurations."""
 STORED, OWN = {"alpha": 8}, {"alpha": 4}
 """Of rank 4: the scaling is 2 or 1."""
-REFUSED = r"^The checkpoint's adapters have the scaling '2', and this session's adapters have '1'\. Make the session with"
+REFUSED = (
+    r"^The checkpoint's adapters have the scaling '2', and this session's adapters have '1'\. Make the session with"
+)
 
 
 def session(**lora: Any) -> trainweb.TrainingSession:

@@ -57,9 +57,11 @@ def test_the_scaling_of_a_checkpoint_is_that_of_peft(name: str) -> None:
 
 
 def test_a_model_without_adapters_has_no_scaling() -> None:
-    made = {"float32": (), "int64": (), "float16": (1,)}
-    constants = {f"{n}.lora_scaling": Tensor.of(f"{n}.lora_scaling", n, s, [2]) for n, s in made.items()}
-    assert scaling_of(Graph()) == scaling_of(Graph(initializers={"scaling": Tensor.of("", "float32", (), [2])})) == ""
+    others = [Tensor.of("a", "float32", (), [2]), Tensor.of("b.lora_scaling", "int64", (), [3])]
+    others.append(Tensor.of("c.lora_scaling", "float32", (1,), [4]))
+    constants = {tensor.name: tensor for tensor in others}
+    assert scaling_of(Graph()) == scaling_of(Graph(initializers=constants)) == ""
+    constants["d.lora_scaling"] = Tensor.of("d.lora_scaling", "float32", (), [2])
     assert scaling_of(Graph(initializers=constants)) == "2"
 
 
@@ -149,11 +151,16 @@ def test_a_file_without_a_scaling_is_taken_and_the_session_writes_its_own(folder
     assert contents.scaling == "2"
     kept = TensorFile.from_bytes(trainweb.CheckpointStore(folder).read("kept"))
     assert kept.metadata.pop("scaling") == "2"
+    older = write_checkpoint(replace(contents, scaling=""))
     with session(**OWN) as s:
-        for file in (write_checkpoint(replace(contents, scaling="")), kept.to_bytes()):
+        for file in (older, kept.to_bytes()):
             s.load_checkpoint(file)
             assert s.step_count() == 2
             assert read_checkpoint(s.save()).scaling == take_snapshot(s._core).metadata["scaling"] == "1"
+    made = inject(base_of("attention", "dynamo"), ["q_proj", "v_proj"], rank=4, **OWN)
+    files = {**made.build_artifacts(loss="CrossEntropyLoss", optimizer="AdamW"), "checkpoint": older}
+    with trainweb.TrainingSession(**files) as s:
+        assert read_checkpoint(s.save()).scaling == "1"
 
 
 def test_a_scaling_of_any_length_has_a_short_error(folder: Path) -> None:

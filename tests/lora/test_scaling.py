@@ -27,7 +27,8 @@ OF_PEFT = {
     "head-rooted": {"fc1": 8.48528137423857, "fc2": 5.366563145999495},
 }
 """`scaling` of layers in PEFT 0.21.2, by the recorded configurations."""
-STORED, OWN = {"alpha": 8}, {"alpha": 4}
+STORED: dict[str, Any] = {"alpha": 8}
+OWN: dict[str, Any] = {"alpha": 4}
 """Of rank 4: the scaling is 2 or 1."""
 REFUSED = (
     r"^The checkpoint's adapters have the scaling '2', and this session's adapters have '1'\. Make the session with"

@@ -77,7 +77,7 @@ def in_page(names: dict[str, str]) -> str:
     """Names of arguments as a page spells them."""
     options = "the session options, the third argument of createFromModel"
     spelt = {"from_model": "createFromModel", "the session options": options}
-    spelt["fit or TrainingSession"] = "fit or of TrainingSession.create"
+    spelt[arguments.OF_CALLS["checkpoint"]] = "fit or of TrainingSession.create, or loadCheckpoint of the session"
     return json.dumps({page_name(name): spelt.get(other, page_name(other)) for name, other in names.items()})
 
 

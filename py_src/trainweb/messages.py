@@ -674,14 +674,17 @@ NO_BACKEND = Message(
     "There is no storage for checkpoints of backend {backend!r} here ({reason}). "
     "Leave out the backend to use another, or keep the bytes that saveCheckpoint returns.",
 )
-NO_SNAPSHOT = Message(
-    CheckpointError, "This is not a checkpoint of a store: its format is {actual!r}, expected {expected!r}."
-)
+NO_SNAPSHOT = Message(CheckpointError, "This is not a store's checkpoint: its format is {actual!r}, not {expected!r}.")
 OTHER_SNAPSHOT = Message(CheckpointError, "The checkpoint belongs to a session with other {what}.")
 OTHER_PARAMETER = Message(
     CheckpointError,
     "The checkpoint belongs to a session with other parameters: {name!r} is {stored} there, and {own} here. "
     "Make the session with the same settings, or of the export of the other session.",
+)
+OTHER_SCALING = Message(
+    CheckpointError,
+    "The checkpoint's adapters have the scaling {stored!r}, and this session's adapters have {own!r}. "
+    "Make the session with the same 'lora': alpha, rank and {argument.use_rslora}.",
 )
 BAD_FIELD = Message(
     CheckpointError,
@@ -766,17 +769,13 @@ CLIP_WITHOUT_OPTIMIZER = Message(
     "Gradients are clipped in the optimizer step: '{argument.clip_grad_norm}' and '{argument.clip_grad_value}' need an "
     "'optimizer'.",
 )
-EMA_WITHOUT_OPTIMIZER = Message(
-    ModelError, "Averages of the parameters are kept in the optimizer step: 'ema' needs an 'optimizer'."
-)
+EMA_WITHOUT_OPTIMIZER = Message(ModelError, "Averages are kept in the optimizer step: 'ema' needs an 'optimizer'.")
 OTHER_OPTIMIZER = Message(
     CheckpointError,
     "The checkpoint has the optimizer state of {stored}, and this session's optimizer is {own}. "
     "Load it into a session with that optimizer, or use a checkpoint without optimizer state.",
 )
-EMA_IN_TRAINING = Message(
-    SessionError, "Only eval steps of a training session can read averages of the parameters: leave out 'ema'."
-)
+EMA_IN_TRAINING = Message(SessionError, "Only eval steps of a training session can read averages: leave out 'ema'.")
 NO_AVERAGES = Message(
     SessionError,
     "The session keeps no averages of its parameters: create it, or its artifacts, with the setting 'ema'.",

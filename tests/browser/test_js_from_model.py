@@ -138,6 +138,7 @@ def test_without_an_optimizer(js: JsPage) -> None:
 
 
 ADAMW = "type: 'AdamW'"
+SAVED = "'checkpoint' of fit or of TrainingSession.create, or loadCheckpoint of the session?"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,11 @@ ADAMW = "type: 'AdamW'"
         ),
         ("open({ lossWeights: [1, 0.3] })", "TypeError", ["no setting 'lossWeights'; did you mean 'loss'?"]),
         ("open({ metrics: ['accuracy'] })", "TypeError", ["did you mean 'metrics' of fit?"]),
-        ("open({ checkpoint: 'x' })", "TypeError", ["'checkpoint' of fit or of TrainingSession.create?"]),
+        *(
+            (f"open({{ {name}: 'x' }})", "TypeError", [SAVED])
+            for name in ("checkpoint", "checkpointState", "loadCheckpoint")
+        ),
+        ("TrainingSession.createFromModel(url, config, { checkpoint: 'x' })", "TypeError", [SAVED]),
         (
             "open({ device: 'webgpu' })",
             "TypeError",

@@ -290,6 +290,55 @@ def test_a_session_goes_on_from_each_form_of_its_checkpoint(js: JsPage) -> None:
     assert errors[3].startswith("TypeError: 'checkpoint' must be") and errors[4].startswith("SessionError: ")
 
 
+def test_a_checkpoint_of_another_scaling_is_refused_in_each_form(js: JsPage) -> None:
+    """The scaling is 8 / 4 there and 4 / 4 here. A cached session knows its own without Python."""
+    errors, same, count = js.run(
+        f"""{OPEN}
+        const inputs = {{ x: toTensor(feeds.x), labels: toTensor(feeds.labels) }};
+        const fitted = (s, store) => s.fit([inputs], {{ epochs: 1, checkpoint: {{ store, name: "fit" }} }});
+        const lora = (alpha) => ({{ targets: ["q_proj"], rank: 4, alpha }});
+        const store = new CheckpointStore("scaling");
+        const s = await open(lora(8));
+        await s.runTrainSteps([inputs]);
+        await store.save(s, "kept");
+        const files = [await s.save(), await s.saveCheckpoint(), await store.read("kept")];
+        await fitted(s, store);
+        await s.release();
+        await (await open(lora(4), {{ cache: true }})).release();
+        const errors = [];
+        let same = true;
+        for (const more of [{{}}, {{ cache: true }}]) {{
+          const own = await open(lora(4), more);
+          await own.runTrainSteps([inputs]);
+          const before = asText(await own.save());
+          for (const file of files) errors.push(await failure(() => own.loadCheckpoint(file)));
+          errors.push(await failure(() => store.load(own, "kept")), await failure(() => fitted(own, store)));
+          same &&= asText(await own.save()) === before;
+          await own.release();
+        }}
+        const config = {{ loss: "CrossEntropyLoss", optimizer, lora: lora(4) }};
+        const artifacts = await buildArtifacts(model, config);
+        const create = (files, checkpointState) =>
+          TrainingSession.create({{ ...files, checkpoint: undefined, checkpointState }});
+        for (const file of [files[0], files[1], await CheckpointState.load(files[0])]) {{
+          errors.push(await failure(() => create(artifacts, file)));
+        }}
+        const first = await CheckpointState.load(artifacts.checkpoint);
+        const shared = await create(artifacts, first);
+        const other = await buildArtifacts(model, {{ ...config, lora: lora(8) }});
+        errors.push(await failure(() => create(other, first)));
+        const {{ length }} = await shared.runTrainSteps([inputs]);
+        return [errors.map(({{ name, message }}) => `${{name}}: ${{message}}`), same, length];""",
+        **given("attention"),
+    )
+    text = (
+        "CheckpointError: The checkpoint's adapters have the scaling '{}', and this session's adapters have '{}'. "
+        "Make the session with the same 'lora': alpha, rank and useRslora."
+    )
+    assert errors == [text.format(2, 1)] * 13 + [text.format(1, 2)]
+    assert same and count == 1
+
+
 def test_artifacts_have_no_adapters_and_say_who_has(js: JsPage) -> None:
     errors = js.run(
         f"""{OPEN}

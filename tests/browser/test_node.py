@@ -400,8 +400,10 @@ def test_console_log_says_what_sessions_and_datasets_are() -> None:
 def test_an_adapter_session_goes_on_in_another_process_from_a_file(tmp_path: Path) -> None:
     """CheckpointStore needs a browser: a file does for Node."""
     code = f"""import {{ TrainingSession }} from "trainweb";
+        import {{ rejects }} from "node:assert/strict";
         import {{ writeFile }} from "node:fs/promises";
-        const config = {{ loss: "CrossEntropyLoss", optimizer: "AdamW", lora: {{ targets: "all-linear", rank: 2 }} }};
+        const lora = {{ targets: "all-linear", rank: 2 }};
+        const config = {{ loss: "CrossEntropyLoss", optimizer: "AdamW", lora }};
         const s = await TrainingSession.createFromModel("docs/first.onnx", config);
         const points = Array.from({{ length: 16 }}, (_, k) => [Math.sin(k), Math.cos(3 * k)]);
         const data = {{ points, labels: points.map(([x]) => Number(x > 0)) }};
@@ -410,6 +412,10 @@ def test_an_adapter_session_goes_on_in_another_process_from_a_file(tmp_path: Pat
           await s.fit(data, {{ epochs: 2 }});
           await writeFile(file, await s.save());
         }} else {{
+          const scaled = {{ ...config, lora: {{ ...lora, alpha: 6 }} }};
+          const other = await TrainingSession.createFromModel("docs/first.onnx", scaled);
+          await rejects(other.loadCheckpoint(file), /the scaling '1', and this session's adapters have '3'/);
+          await other.release();
           await s.loadCheckpoint(file);
         }}
         const {{ losses }} = await s.fit(data, {{ epochs: 3 }});

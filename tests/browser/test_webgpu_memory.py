@@ -217,6 +217,75 @@ def test_moments_of_a_checkpoint_start_on_the_gpu(page: JsPage) -> None:
     close(losses[1], losses[2], 1e-6)
 
 
+def test_a_session_goes_on_from_a_file_where_frozen_weights_are_on_the_gpu_alone(
+    page: JsPage, weights: dict[str, np.ndarray]
+) -> None:
+    """The file has other frozen weights. With moments, training has the same bytes as without a break."""
+    first, changed, held, is_same, errors, ends = page.run(
+        f"""{LORA}
+        const open = (device, seed, more = {{}}) => {{
+          const config = {{ ...lora, lora: {{ rank: 2, seed, ...more }} }};
+          return TrainingSession.createFromModel("/smol.onnx", config, {{ device }});
+        }};
+        const hashes = async (s) =>
+          Promise.all([(await s.adapter()).weights, (await s.getParameter(name)).data].map(sha));
+        const end = async (s) => {{
+          const losses = await steps(s);
+          const {{ loss }} = await s.evaluate({{ input_ids: ids(5), labels: ids(6) }});
+          return [[...losses, loss], ...await hashes(s)];
+        }};
+        const store = new CheckpointStore("gpu alone");
+        const [ends, held] = [[], []];
+        let first, changed, file;
+        for (const device of ["wasm", "webgpu"]) {{
+          const s = await open(device, 3);
+          await steps(s);
+          const {{ data, dims }} = await s.getParameter(name);
+          const mixed = data.map((x, k) => (k % 2 ? x : -x));
+          [first, changed] = [await sha(data), await sha(mixed)];
+          await s.updateParameter(name, new Tensor("float32", mixed, dims));
+          await store.save(s, device);
+          file = await s.save();
+          const [stored, parameters] = [await store.read(device), await s.saveCheckpoint()];
+          const found = [await end(s)];
+          await s.release();
+          const load = (one) => (t) => t.loadCheckpoint(one);
+          const loads = [load(file), load(parameters), load(stored), (t) => store.load(t, device)];
+          for (const some of device === "wasm" ? [loads] : [loads.slice(0, 2), loads.slice(2)]) {{
+            const t = await open(device, 4);
+            await steps(t);
+            held.push((await t.memory()).parameters);
+            for (const one of some) {{
+              await one(t);
+              found.push(await end(t));
+            }}
+            await t.release();
+          }}
+          ends.push(found);
+        }}
+        const other = await open("webgpu", 4, {{ alpha: 8 }});
+        await steps(other);
+        const before = await hashes(other);
+        const errors = [];
+        for (const call of [() => other.loadCheckpoint(file), () => store.load(other, "webgpu")]) {{
+          errors.push((await failure(call)).name);
+        }}
+        const isSame = String(before) === String(await hashes(other));
+        await other.release();
+        return [first, changed, held, isSame, errors, ends];
+    """,
+        name=next(iter(weights)),
+    )
+    assert held[0] > 0 and held[1:] == [0, 0]
+    assert first == hashes(weights)[0] != changed
+    assert is_same and errors == ["CheckpointError", "CheckpointError"]
+    for undisturbed, full, parameters, *stored in ends:
+        assert [undisturbed] * 3 == [full, *stored] and undisturbed[2] == parameters[2] == changed
+        assert parameters[0][0] == undisturbed[0][0] and parameters[1] != undisturbed[1]
+    for (losses, *_), (expected, *_) in zip(*ends, strict=True):
+        close(losses, expected)
+
+
 def test_a_gpu_without_memory_for_the_start_is_named_or_left(page: JsPage) -> None:
     """The start then lies in the kernels' memory, before it is read."""
     page.run(f"{OPEN} await (await open({{}})).release();")

@@ -14,6 +14,8 @@ from onnx import helper
 import trainweb
 from trainweb import onnxblock
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
+from trainweb.lora import inject
+from trainweb.lora.adapted import arguments_of
 from trainweb.onnxblock import loss as losses
 
 from .models import batch_norm_net, make_model, mlp, normal
@@ -32,6 +34,13 @@ Case = tuple[Any, dict[str, Any], dict[str, np.ndarray]]
 def classifier(**loss: Any) -> Case:
     feeds = {"x": normal(4, 5, seed=5), "labels": np.array([0, 2, 1, 1])}
     return mlp(), {"loss": losses.CrossEntropyLoss(**loss)}, feeds
+
+
+def adapters() -> Case:
+    """Their scaling is in the checkpoint."""
+    model, arguments, feeds = classifier()
+    settings = arguments_of(inject(model, "all-linear", rank=2, alpha=3), arguments)
+    return settings.pop("model"), settings, feeds
 
 
 def sequences() -> Case:
@@ -174,6 +183,7 @@ def recurrent(op_type: str, opset: int, gates: int, **attrs: Any) -> Case:
 CASES: dict[str, Callable[[], Case]] = {
     "weighted classes": lambda: classifier(weight=[0.5, 2.0, 1.0], ignore_index=1),
     "summed classes": lambda: classifier(reduction="sum"),
+    "adapters": adapters,
     "sequences": sequences,
     "images": images,
     "binary": binary,

@@ -75,6 +75,8 @@ def test_a_misspelt_name_is_a_type_error_that_says_the_nearest(call: Callable[[]
         call()
 
 
+SAVED = "did you mean 'checkpoint' of fit or TrainingSession, or load_checkpoint of the session?"
+CHECKPOINTS = ("checkpoint", "checkpoint_state", "load_checkpoint", "ckpt_path", "resume_from_checkpoint")
 KERAS: list[tuple[Callable[[], object], str]] = [
     (lambda: opened(loss_weights=[1.0, 0.3]), "from_model 'loss_weights' is not known; did you mean 'loss'?"),
     (lambda: opened(class_weight={0: 1.0}), "did you mean 'loss'?"),
@@ -83,7 +85,7 @@ KERAS: list[tuple[Callable[[], object], str]] = [
     (lambda: opened(loss="CrossEntropyLoss", head={"classes": 1}), "BCEWithLogitsLoss decides yes and no"),
     (lambda: fitted(metrics=["acc"], validation_split=0.5), "did you mean 'accuracy'?"),
     (lambda: opened(metrics=["accuracy"]), "did you mean 'metrics' of fit?"),
-    (lambda: opened(checkpoint="x.ckpt"), "did you mean 'checkpoint' of fit or TrainingSession?"),
+    *((lambda name=name: opened(**{name: "x.ckpt"}), SAVED) for name in CHECKPOINTS),
     (lambda: opened(threads=2), "did you mean 'threads' of the session options?"),
     (lambda: opened(device="webgpu"), "did you mean 'device' of the session options?"),
     (lambda: opened(batch_size=2), "did you mean 'batch_size' of fit?"),

@@ -16,7 +16,7 @@ from trainweb.artifacts.parameters import QUANTIZED, Selection, select_parameter
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_file, remark_on_loss, remark_on_norms
 from trainweb.artifacts.untie import forget_calls
-from trainweb.checkpoint import SessionContents, write_checkpoint, write_file_atomically
+from trainweb.checkpoint import SessionContents, scaling_of, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import all_nodes, unsupported_nodes
 from trainweb.errors import ModelError, UnknownNameError, UnsupportedError
@@ -165,6 +165,7 @@ class Artifacts:
     def contents(self, *, nominal: bool = False) -> SessionContents:
         """Return the contents of the (nominal) checkpoint."""
         contents = generated_checkpoint(*self._parameters, nominal=nominal)
+        contents.scaling = scaling_of(self.graphs[0])
         if self.learning_rate is None:
             return contents
         return replace(contents, is_exact=True, learning_rate=self.learning_rate)

@@ -1,6 +1,6 @@
 """The checkpoint file of ONNX Runtime training."""
 
-from .contents import SessionContents
+from .contents import SessionContents, scaling_of
 from .files import write_file_atomically, written
 from .reader import read_checkpoint
 from .writer import checkpoint_parts, write_checkpoint, write_checkpoint_file
@@ -9,6 +9,7 @@ __all__ = [
     "SessionContents",
     "checkpoint_parts",
     "read_checkpoint",
+    "scaling_of",
     "write_checkpoint",
     "write_checkpoint_file",
     "write_file_atomically",

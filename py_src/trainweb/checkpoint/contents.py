@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from .. import messages
 from ..errors import CheckpointError
-from ..model.graph import Tensor
+from ..model.graph import Graph, Tensor
 
 Property = int | float | str
 """int64, float32 or text."""
 DEFAULT_LEARNING_RATE = 0.001
 """Learning rate of a fresh optimizer."""
+SCALING = ".lora_scaling"
+"""End of the names of constants by which a graph multiplies the adapter of a module."""
 
 
 class ParameterHolder(ABC):
@@ -112,6 +115,8 @@ class SessionContents(ParameterHolder):
         Types of the parameters that the file has as another type of float, and a session in float32.
     halves : dict of str to str
         Types of the parameters whose values have 16 bits.
+    scaling : str
+        The scaling of the adapters, as `scaling_of` returns it; "" where it is not known.
     """
 
     parameters: dict[str, Tensor] = field(default_factory=dict)
@@ -132,6 +137,7 @@ class SessionContents(ParameterHolder):
     optimizer: str = ""
     declared: dict[str, str] = field(default_factory=dict)
     halves: dict[str, str] = field(default_factory=dict)
+    scaling: str = ""
 
     @classmethod
     def of(cls, trained: Iterable[Tensor], frozen: Iterable[Tensor] = (), **others: Any) -> Self:
@@ -173,3 +179,17 @@ def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
         raise messages.PARAMETER_DTYPE(name=tensor.name, expected=dtype, actual=tensor.dtype)
     if tensor.shape != shape:
         raise messages.PARAMETER_SHAPE(name=tensor.name, expected=list(shape), actual=list(tensor.shape))
+
+
+def scaling_of(graph: Graph) -> str:
+    """Return the scaling of a graph's adapters: of most modules, then "module=scaling" of the others; "" without any.
+
+    Parameters have the same names and shapes with any scaling, and compute something else.
+    """
+    scalings = {
+        name.removesuffix(SCALING): f"{tensor.values()[0]:.9g}"
+        for name, tensor in sorted(graph.initializers.items())
+        if name.endswith(SCALING) and (tensor.dtype, tensor.shape) == ("float32", ())
+    }
+    most = [text for text, _ in Counter(scalings.values()).most_common(1)]
+    return "; ".join([*most, *(f"{module}={text}" for module, text in scalings.items() if text not in most)])

@@ -75,9 +75,10 @@ def checkpoint_parts(
     if contents.has_optimizer or not generated:
         groups = writer.offsets([writer.optimizer(contents)] if contents.has_optimizer else [])
     module = writer.module(contents)
-    builder.StartObject(4 if resume is None else 5)
+    scaling = builder.CreateString(contents.scaling) if contents.scaling else None
+    builder.StartObject(6 if scaling is not None else 4 if resume is None else 5)
     builder.PrependInt32Slot(0, VERSION, 0)
-    for field, offset in ((1, module), (2, groups), (3, bag), (4, resume)):
+    for field, offset in ((1, module), (2, groups), (3, bag), (4, resume), (5, scaling)):
         if offset is not None:
             builder.PrependUOffsetTRelativeSlot(field, offset, 0)
     builder.Finish(builder.EndObject(), IDENTIFIER)

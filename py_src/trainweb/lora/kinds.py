@@ -247,6 +247,7 @@ class Emitter:
     def __init__(self, graph: Graph, layer: Layer, config: LoraConfig) -> None:
         self.graph, self.layer, self.config = graph, layer, config
         self.a, self.b, *magnitude = names_of(layer, config)
+        # `scaling_of` finds it by its name.
         self.scaling = self._constant("scaling", "float32", (), [config.scaling])
         self.stopped: list[str] = []
         self._shared: list[Node] = []

@@ -123,6 +123,7 @@ def session_header(
         "hasEval": models.graphs["eval"] is not None,
         "hasOptimizer": models.graphs["optimizer"] is not None,
         "optimizer": models.layout.optimizer,
+        "scaling": models.layout.scaling,
         "hasAverages": models.layout.has_averages,
         "compared": models.own.compared,
         "ownOutputs": models.own.own,

@@ -138,7 +138,8 @@ def read_contents(
 
     `origin` has parameters without slots, and without an optimizer model the optimizer's state.
     """
-    result = replace(origin, is_exact=True, parameters=dict(origin.parameters), gradients={})
+    parameters = dict(origin.parameters)
+    result = replace(origin, is_exact=True, parameters=parameters, gradients={}, scaling=layout.scaling)
     if not origin.is_nominal:
         for slot in layout.slots.values():
             stored = read(slot.name, PARAMETERS, 4 * slot.offset, slot.shape, slot.dtype)
@@ -167,6 +168,8 @@ def read_words(state: bytes | bytearray) -> dict[int, Any]:
 
 def start_segments(layout: Layout, contents: SessionContents) -> dict[int, Pieces]:
     """Return the initial contents of the segments. Raise CheckpointError for a tensor that does not fit the model."""
+    if contents.scaling and layout.scaling and contents.scaling != layout.scaling:
+        raise messages.OTHER_SCALING(stored=contents.scaling, own=layout.scaling)
     segments: dict[int, Pieces] = {}
     if not contents.is_nominal:
         for slot in layout.slots.values():

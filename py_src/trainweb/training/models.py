@@ -15,6 +15,7 @@ from trainweb import messages
 from trainweb.backend.base import N_SEGMENTS, STATE_BYTES
 from trainweb.backend.chosen import TARGETS, WASM
 from trainweb.backend.plan import Plan
+from trainweb.checkpoint import scaling_of
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.compiler.explain import Explanation
@@ -98,7 +99,8 @@ class SessionModels:
         """Parameters that a train step changes though they are not trained: running statistics and other buffers."""
         fixed = {s.name: s.shape for s in slots if s.trainable_offset < 0 and s.name not in self.moving}
         self.halves = stored_halves(halves or {}, fixed, self.graphs)
-        self.layout = Layout(_placed(slots, self.halves), _moments(optimizer), optimizer_name(optimizer))
+        placed = _placed(slots, self.halves)
+        self.layout = Layout(placed, _moments(optimizer), optimizer_name(optimizer), scaling_of(train))
         self.inputs: dict[str, dict[str, Value]] = {"train": self._user_inputs(train), "eval": {}}
         self.outputs: dict[str, list[str]] = {"train": _user_outputs(train), "eval": []}
         if evaluation is not None:

@@ -49,14 +49,18 @@ class Layout:
     """The places of parameters, gradients and moments in their segments: one after the other, without gaps.
 
     `slots` have the order of the training model's inputs. `moments` are functions from a parameter's shape to the shape
-    of its moment, by names in checkpoints. `optimizer` is a name, "" without one.
+    of its moment, by names in checkpoints. `optimizer` is a name, "" without one. `scaling` is that of the adapters.
     """
 
     def __init__(
-        self, slots: Iterable[ParameterSlot], moments: Mapping[str, Callable[[Shape], Shape]], optimizer: str = ""
+        self,
+        slots: Iterable[ParameterSlot],
+        moments: Mapping[str, Callable[[Shape], Shape]],
+        optimizer: str = "",
+        scaling: str = "",
     ) -> None:
         self.slots = {s.name: s for s in slots}
-        self.optimizer = optimizer
+        self.optimizer, self.scaling = optimizer, scaling
         self.moments = list(moments)
         self.size = sum(s.size for s in self.slots.values())
         self.trainable_size = sum(s.size for s in self.trained())

@@ -95,7 +95,7 @@ def take_snapshot(core: SessionCore) -> TensorFile:
     tensors["state"] = Tensor("state", "uint8", (STATE_KEPT,), host.read_segment(STATE, 0, STATE_KEPT))
     properties = json.dumps(properties_json(core.parameters.properties), ensure_ascii=False)
     metadata = {"format": FORMAT, "parameters": places(core), "properties": properties}
-    return TensorFile(tensors, metadata | {"optimizer": core.layout.optimizer})
+    return TensorFile(tensors, metadata | {"optimizer": core.layout.optimizer, "scaling": core.layout.scaling})
 
 
 def places(core: SessionCore) -> str:
@@ -119,7 +119,7 @@ def read_snapshot(core: SessionCore, snapshot: TensorFile) -> SessionContents:
     check_places(fields.parse(snapshot.metadata, "parameters"), json.loads(places(core)))
     stored, mine = snapshot.metadata.get("optimizer", ""), core.layout.optimizer
     if stored and mine and stored != mine:
-        raise messages.OTHER_OPTIMIZER(stored=stored[:LONGEST_NAME], own=mine)
+        raise messages.OTHER_OPTIMIZER(stored=stored, own=mine)
     segments: dict[int, memoryview] = {}
     for name, segment in SEGMENTS.items():
         nbytes, tensor = core.host.sizes[segment], snapshot.tensors.get(name)
@@ -143,6 +143,7 @@ def read_snapshot(core: SessionCore, snapshot: TensorFile) -> SessionContents:
         s.name: read(s.name, GRADIENTS, 4 * s.trainable_offset, s.shape, "float32") for s in layout.trained()
     }
     contents.properties = read_properties(fields.parse(snapshot.metadata, "properties"))
+    contents.scaling = snapshot.metadata.get("scaling", "")
     return contents
 
 
@@ -227,7 +228,7 @@ class CheckpointStore:
         StorageError
             There is no checkpoint of this name.
         CheckpointError
-            It is damaged, or of a session with other parameters or another optimizer; nothing was changed.
+            It is damaged, or of a session with other parameters, optimizer or scaling of adapters; nothing was changed.
         """
         core = _core(session)
         go_on(core.parameters, read_snapshot(core, open_snapshot(self.read(name))))

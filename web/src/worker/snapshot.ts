@@ -13,8 +13,10 @@ import { checkState, readProperties, SEGMENTS, STATE_KEPT, type Property, type S
 /** The part of it that sessions on one checkpoint state share: rate, step and schedule. */
 const STATE_SHARED: readonly [number, number] = [4 * STATE_LEARNING_RATE, 4 * STATE_SEED];
 
-/** The parameters of a session, and the optimizer that updates them. */
-type Owner = Pick<Bundle, "parameters" | "optimizer">;
+/** The parameters of a session, the optimizer that updates them, and the scaling of adapters. */
+type Owner = Pick<Bundle, "parameters" | "optimizer" | "scaling">;
+/** Texts of the metadata that must be the session's, and the errors if they are not. */
+const SAME = [["optimizer", "OTHER_OPTIMIZER"], ["scaling", "OTHER_SCALING"]] as const;
 
 /** Take a snapshot of a session. Gradients are kept unless the next train step overwrites them. */
 export function takeSnapshot(host: StepHost, owner: Owner, properties: readonly Property[]): TensorFile {
@@ -32,6 +34,7 @@ export function takeSnapshot(host: StepHost, owner: Owner, properties: readonly 
     parameters: placesOf(owner),
     properties: JSON.stringify(properties),
     optimizer: owner.optimizer,
+    scaling: owner.scaling,
   };
   return { metadata, tensors: new Map(tensors.map((tensor) => [tensor.name, tensor])) };
 }
@@ -63,13 +66,13 @@ export function openSnapshot(file: Uint8Array): TensorFile {
  * Check all parts of a snapshot that a session takes. Parameters, gradients and moments may be NaN or infinity, as in
  * the session that was saved.
  *
- * @throws CheckpointError when it is of a session with other parameters or another optimizer, or was changed
+ * @throws CheckpointError when it is of a session with other parameters, optimizer or scaling, or was changed
  */
 export function readSnapshot(host: StepHost, owner: Owner, { metadata, tensors }: TensorFile): SessionContents {
   checkPlaces(fields.parse(metadata, "parameters"), JSON.parse(placesOf(owner)));
-  const stored = metadata["optimizer"] ?? "";
-  if (stored !== "" && owner.optimizer !== "" && stored !== owner.optimizer) {
-    throw sessionError("OTHER_OPTIMIZER", { stored: stored.slice(0, LONGEST_NAME), own: owner.optimizer });
+  for (const [name, error] of SAME) {
+    const [stored, own] = [metadata[name] ?? "", owner[name]];
+    refuseIf(stored !== "" && own !== "" && stored !== own, error, { stored, own });
   }
   if (metadata["shared"] !== undefined) {
     return readShared(host, { metadata, tensors });

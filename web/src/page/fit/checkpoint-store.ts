@@ -86,7 +86,7 @@ export class CheckpointStore extends Opaque {
    * Make a session continue from a checkpoint.
    *
    * @throws StorageError when no checkpoint has this name. CheckpointError when it is damaged, or of a session with
-   *   other parameters or another optimizer: nothing was changed
+   *   other parameters, optimizer or scaling of adapters: nothing was changed
    */
   async load(session: StoredSession, name: string): Promise<void> {
     await checkSession(session).goOnFrom(await this.where(), name);

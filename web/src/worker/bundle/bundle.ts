@@ -224,6 +224,7 @@ const START = record({
   hasEval: flag,
   hasOptimizer: flag,
   optimizer: text,
+  scaling: optional(text, ""),
   hasAverages: flag,
   compared: nullable(text),
   ownOutputs: names,

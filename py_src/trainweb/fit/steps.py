@@ -75,7 +75,7 @@ def find_value(feeds: Mapping[str, Any], value: int, position: int | None, rows:
 
 
 def said_of_gap(reason: object, feeds: Mapping[str, Any], rows: Sequence[int], data: str) -> Exception | None:
-    """The error that names the input, the row and the value of the first NaN or infinity of a batch; None without one."""
+    """The error that names the input, row and value of the first NaN or infinity of a batch; None without one."""
     for name, feed in feeds.items():
         array = np.asarray(feed)
         if array.dtype.kind == "f" and array.shape[:1] == (len(rows),):

@@ -127,6 +127,8 @@ class Trial:
         commands |= {".def": commands[".c"], ".h": commands[".c"], ".ts": ["node", "web/build.mjs", "--scripts"]}
         if file.startswith("py_src/") and "tests/browser" in mutant.tests:
             commands[".py"] = [str(PYTHON), "scripts/build.py"]
+        if "test_js_package" in mutant.tests:  # it reads the declarations
+            commands[".ts"].append("--types")
         if command := commands.get(Path(file).suffix):
             done = self.run(command)
             if done.returncode:

@@ -4,6 +4,7 @@
  *     node web/build.mjs            everything, into dist/npm
  *     node web/build.mjs --engine   only the engine as a script, for the Python wheel
  *     node web/build.mjs --scripts  that and the scripts, into the dist/npm that is there; types are not checked
+ *     node web/build.mjs --scripts --types  that and the declarations, also of wrong types, which are printed
  *
  * dist/npm holds index.js (all in one, to be imported by a page), trainweb.js (the same as a global), module.js (the same with its
  * dependencies as imports and the files beside it named as assets, for bundlers and Node), the two worker scripts,
@@ -11,7 +12,7 @@
  * in one zip, and imported in a snapshot of Pyodide.
  */
 
-import { execFileSync } from "node:child_process";
+import { spawnSync } from "node:child_process";
 import { copyFile, mkdir, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -167,11 +168,15 @@ async function buildCommand() {
   await writeFile(join(OUT, "cli.js"), text.replace("TRAINWEB_ASSETS", JSON.stringify(names)), { mode: 0o755 });
 }
 
-function buildDeclarations() {
+async function buildDeclarations() {
   const tsc = join(ROOT, "node_modules", "typescript", "bin", "tsc");
-  execFileSync(process.execPath, [tsc, "-p", join(ROOT, "web", "tsconfig.json")], {
-    stdio: "inherit",
-  });
+  const { status } = spawnSync(process.execPath, [tsc, "-p", join(ROOT, "web", "tsconfig.json")], { stdio: "inherit" });
+  if (status !== 0 && !process.argv.includes("--types")) {
+    throw new Error("tsc found wrong types");
+  }
+  await joinMethods("session.d.ts", "SessionMethods");
+  await joinMethods("checkpoint-state.d.ts", "StateMethods");
+  await dropInnerDeclarations();
 }
 
 /** Names by the lines that import them: `{ "./tensors.js": ["type Tensor"] }`. */
@@ -312,6 +317,9 @@ async function buildAll() {
   if (process.argv.includes("--scripts")) {
     await buildWorkers();
     await buildEntries();
+    if (process.argv.includes("--types")) {
+      await buildDeclarations();
+    }
     return;
   }
   // Whatever an older build left would be packed, too.
@@ -323,10 +331,7 @@ async function buildAll() {
   await buildPython();
   await copyPyodide();
   await buildEntries();
-  buildDeclarations();
-  await joinMethods("session.d.ts", "SessionMethods");
-  await joinMethods("checkpoint-state.d.ts", "StateMethods");
-  await dropInnerDeclarations();
+  await buildDeclarations();
   await buildCommand();
 }
 

@@ -9,7 +9,7 @@ from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from trainweb import messages
 from trainweb.errors import shortened
@@ -86,6 +86,17 @@ OF_CALLS |= dict.fromkeys(("metrics", "epochs", "batch_size", "validation_split"
 OF_CALLS |= dict(checkpoint="fit or TrainingSession, or load_checkpoint of the session", learning_rate="from_model")
 OF_CALLS |= dict.fromkeys(("device", "threads"), "the session options")
 """Arguments that users give to another call, and the calls that take them."""
+ATTRIBUTES = dict(compile="from_model, which takes loss and optimizer", history='history["loss"]', score="evaluate")
+ATTRIBUTES |= dict.fromkeys(("get_weights", "save_weights"), "export_weights") | dict(predict_proba="predict")
+ATTRIBUTES |= dict.fromkeys(("set_weights", "load_state_dict"), "load_weights, or load_checkpoint with the optimizer")
+ATTRIBUTES |= dict.fromkeys(("parameters", "named_parameters"), "parameter_names and get_parameter")
+ATTRIBUTES |= dict.fromkeys(("backward", "train_on_batch", "training_step"), "train_step, which adds up the gradients")
+ATTRIBUTES |= dict.fromkeys(("train", "eval"), "fit or train_step, and evaluate, predict or eval_step")
+ATTRIBUTES |= dict.fromkeys(("to", "cuda"), "'device' of the session options") | dict(zero_grad="lazy_reset_grad")
+ATTRIBUTES |= dict(state_dict="export_weights, or save with the optimizer", step="optimizer_step")
+ATTRIBUTES |= dict.fromkeys(("fit_transform", "transform"), "standardize and others of a Dataset, and preprocess")
+ATTRIBUTES |= dict(summary="parameter_names, or `trainweb check` in a shell", train_test_split="split")
+"""Attributes in Keras, PyTorch and scikit-learn, and those that do the same here."""
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
@@ -150,6 +161,17 @@ def checks_keywords(target: F) -> F:
         return target(*args, **kwargs)
 
     return cast("F", checking)
+
+
+class OtherNames:
+    """Base class of objects whose error of an attribute of another library names ours."""
+
+    __slots__ = ()
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            ours = f"; use {ATTRIBUTES[name]}." if name in ATTRIBUTES else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{ours}", name=name, obj=self)
 
 
 def nearest(name: object, known: Iterable[str]) -> str:

@@ -65,9 +65,7 @@ BEYOND_BOUND = Message(
     "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or give all members a larger "
     "bound.",
 )
-MASKED_TWICE = Message(
-    SessionError, "This member has already masked an update: begin a round with new keys for another one."
-)
+MASKED_TWICE = Message(SessionError, "This member has already masked an update: begin a new round with new keys.")
 NO_MEMBER = Message(
     ModelError, "The keys of the members do not contain the key of {name!r}: give the public key that this member sent."
 )
@@ -229,9 +227,7 @@ CLASS_WITHOUT_FILES = Message(FeedError, "The class {name!r} has no files; there
 COLUMN_ROWS = Message(
     FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
-NO_TENSOR = Message(
-    FeedError, "{name!r} is {actual}: give a tensor, such as 'readImage' makes of a picture, or arrays."
-)
+NO_TENSOR = Message(FeedError, "{name!r} is {actual}: give a tensor, as 'readImage' makes of a picture, or arrays.")
 DATES = Message(FeedError, "{name!r} has dates. Days are numbers: dates.astype('datetime64[D]').astype('float32').")
 SEVERAL_SETS = Message(FeedError, "{name!r} is a data set of its own: give only one of them, as data[{name!r}].")
 NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows: one row is a list of one.")
@@ -372,7 +368,11 @@ CSV_UNIT = Message(
 CSV_CLASS = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
 TABLE_STREAM = Message(FeedError, "A stream of rows cannot be preprocessed: give arrays, or a list of rows with names.")
 TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
-TABLE_TYPE = Message(FeedError, "{name!r} is {actual}; the step {step!r} takes {expected}: convert it.")
+TABLE_TYPE = Message(
+    FeedError,
+    "{name!r} is {actual}; the step {step!r} takes {expected}. Make numbers of digits (float, Number), float32 of "
+    "other numbers, and columns of names by '{argument.one_hot}'. Whole numbers are labels already.",
+)
 TABLE_WHOLE = Message(FeedError, "Row {row} has {value!r} as {name!r}; the step 'one_hot' takes whole numbers.")
 TABLE_TEXT = Message(FeedError, "{name!r} is {actual}; {step!r} takes texts. For a missing one, give its fill value.")
 TABLE_MOMENTS = Message(

@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 from tests.guides.classifier import classifier, part
 from tests.guides.people import people
+from tests.guides.wines import steps_of_wines
 from tests.python.test_documents import FENCE
 from tests.python.test_documents import GUIDES as PROJECTS
 
@@ -87,6 +88,7 @@ def site() -> Iterator[Site]:
     site = Site(mounts={**mounts, "/": [ROOT / folder for folder in ("docs", "examples/data", "examples/models")]})
     site.add("/sonnets/generation_config.json", "{}", "application/json")
     site.add("/people.onnx", people())
+    site.add("/steps.json", steps_of_wines(), "application/json")
     site.add("/features.onnx", part("image", "features"))
     site.add("/last.onnx", part("features", "logits"))
     site.add("/transformers.mjs", TRANSFORMERS, "text/javascript")

@@ -107,7 +107,7 @@ WRONG = [
     (
         "({ x: document.createElement('img'), labels })",
         "{}",
-        "'x' is HTMLImageElement: give a tensor, such as 'readImage' makes",
+        "'x' is HTMLImageElement: give a tensor, as 'readImage' makes",
     ),
     ("({ train: { x: xs, labels }, test: whole })", "{}", "'train' is a data set of its own: give only one of them"),
     ("({ train: new Dataset(whole) })", "{}", "give only one of them, as data['train']."),

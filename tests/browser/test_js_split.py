@@ -63,3 +63,20 @@ def test_further_columns_are_not_read(js: JsPage) -> None:
     notice = "trainweb: These columns of the data are not read: id, source"
     assert [text.partition(".")[0] for text in warned] == [notice, notice, f"{notice}, tags"]
     assert "The data has no 'labels'; it has x, id" in missing
+
+
+def test_a_nan_among_rows_that_are_evaluated_is_named_once(js: JsPage) -> None:
+    said: list[str] = []
+    js.page.on("console", lambda message: said.append(message.text))
+    js.run(
+        f"""{OPEN}
+        const s = await open();
+        const holed = data();
+        holed.x.data[5 * 10 + 3] = NaN;
+        await s.fit(data(), {{ epochs: 2, validationData: holed, batchSize: 2 }});
+        for (const given of [data(), holed, holed]) await s.evaluate(given, {{ batchSize: 2 }});
+        await s.release();"""
+    )
+    assert [text.partition(" Fill NaN")[0] for text in said if "Fill NaN" in text] == [
+        f"trainweb: The loss is nan. 'x' has nan in row 5 of the {source}." for source in ("validation data", "data")
+    ]

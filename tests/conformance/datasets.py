@@ -428,7 +428,12 @@ DATASETS: list[tuple[str, Chain, Any]] = [
                 "FeedError",
             ),
             ([NAN_ONLY, ["fill_median", "numbers"]], "'numbers' has no number in column 0, only NaN", "FeedError"),
-            ([TABLE, ["standardize", "colour"]], "'colour' is string; the step 'standardize' takes", "FeedError"),
+            (
+                [TABLE, ["standardize", "colour"]],
+                "'colour' is string; the step 'standardize' takes float32, float64, int64, int32, uint8. "
+                "Make numbers of digits (float, Number), float32 of other numbers, and columns of names by '",
+                "FeedError",
+            ),
             ([TABLE, ["one_hot", "numbers"]], "Row 0 has 1.5 as 'numbers'; the step 'one_hot' takes", "FeedError"),
             ([WHOLE, ["one_hot", "y"]], "as 'y'; the step 'one_hot' takes whole", "FeedError"),
             ([WHOLE, ["one_hot", "z"]], "as 'z'; the step 'one_hot' takes whole", "FeedError"),

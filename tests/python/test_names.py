@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import trainweb
-from trainweb import schedules
+from trainweb import arguments, schedules
 from trainweb.arguments import nearest
 from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset, from_csv
@@ -105,6 +105,33 @@ KERAS: list[tuple[Callable[[], object], str]] = [
 def test_words_of_keras_lead_to_ours(call: Callable[[], object], said: str) -> None:
     with pytest.raises((TypeError, ModelError), match=re.escape(said)):
         call()
+
+
+ATTRIBUTES: list[tuple[Callable[[], object], str, str]] = [
+    (opened, "zero_grad", "'TrainingSession' object has no attribute 'zero_grad'; use lazy_reset_grad."),
+    (opened, "compile", "use from_model, which takes loss and optimizer."),
+    (opened, "score", "use evaluate."),
+    (fitted, "history", "'History' object has no attribute 'history'; use history[\"loss\"]."),
+    (lambda: Dataset(DATA), "fit_transform", "use standardize and others of a Dataset, and preprocess."),
+    (lambda: Dataset(DATA), "iloc", "'Dataset' object has no attribute 'iloc'"),
+]
+
+
+@pytest.mark.parametrize(("make", "name", "said"), ATTRIBUTES, ids=[name for _, name, _ in ATTRIBUTES])
+def test_attributes_of_other_libraries_lead_to_ours(make: Callable[[], object], name: str, said: str) -> None:
+    owner = make()
+    with pytest.raises(AttributeError) as raised:
+        getattr(owner, name)
+    assert str(raised.value).endswith(said) and not hasattr(owner, name)
+    if isinstance(owner, trainweb.TrainingSession):
+        owner.release()
+
+
+def test_the_names_that_attributes_lead_to_exist() -> None:
+    owners = (trainweb.TrainingSession, History, Dataset)
+    assert [name for name in arguments.ATTRIBUTES if any(hasattr(owner, name) for owner in owners)] == []
+    ours = {word for text in arguments.ATTRIBUTES.values() for word in re.findall(r"\w+_\w+", text)}
+    assert [name for name in ours if not any(hasattr(owner, name) for owner in owners)] == []
 
 
 def test_a_history_names_the_values_that_it_has() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.fits import outputs
 
 import trainweb
-from trainweb.data import Dataset, from_images
+from trainweb.data import Dataset, example, from_images
 from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError, ModelError
 from trainweb.fit.plan import split_data
@@ -135,3 +135,28 @@ def test_a_wrong_output_lists_the_outputs() -> None:
         for call in (lambda: s.export_model_for_inferencing(["output"]), lambda: s.export(outputs="output")):
             with pytest.raises(ModelError, match=r"gives logits; other tensors of it are .*onnx::loss::\d"):
                 call()
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_nan_among_rows_that_are_evaluated_is_named_once(value: float, recwarn: pytest.WarningsRecorder) -> None:
+    points, labels = np.ones((8, 2), np.float32), np.zeros(8, np.int64)
+    holed = points.copy()
+    holed[5, 1] = value
+    with trainweb.TrainingSession.from_model(example("first.onnx"), loss="CrossEntropyLoss") as session:
+        session.fit((points, labels), epochs=2, validation_data=(holed, labels), batch_size=2, progress=False)
+        session.evaluate((points, labels), batch_size=2)
+        for _ in range(2):
+            assert np.isnan(session.evaluate((holed, labels), batch_size=2)["loss"])
+    found = [str(warning.message) for warning in recwarn if "Fill NaN" in str(warning.message)]
+    assert [text.partition("'points' has ")[2].partition(". Fill")[0] for text in found] == [
+        f"{value} in row 5 of the validation data",
+        f"{value} in row 5 of the data",
+    ]
+    assert found[0].startswith("The loss is nan. ")
+
+
+def test_labels_that_are_all_ignored_give_no_notice(recwarn: pytest.WarningsRecorder) -> None:
+    loss = {"type": "CrossEntropyLoss", "ignore_index": -100}
+    with trainweb.TrainingSession.from_model(example("first.onnx"), loss=loss) as session:
+        values = session.evaluate((np.ones((4, 2), np.float32), np.full(4, -100)))
+    assert np.isnan(values["loss"]) and not list(recwarn)

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +62,19 @@ def test_missing_numbers_are_filled_by_the_rows_of_training(name: str, expected:
 def test_what_cannot_be_filled(x: np.ndarray, said: str) -> None:
     with pytest.raises(FeedError, match=said):
         Dataset({"x": x}).fill_mean("x")
+
+
+@pytest.mark.parametrize("x", [["1", "2"], [1.0, 2.0], np.array([1, 2], np.float16)])
+def test_what_a_step_does_not_take_can_be_made_what_it_takes(x: Any) -> None:
+    """The error says how, and that works."""
+    digits, numbers = isinstance(x, list) and isinstance(x[0], str), np.asarray(x).dtype == np.float16
+    table, step = Dataset({"x": x}), "standardize" if digits or numbers else "categories"
+    with pytest.raises(FeedError) as raised:
+        getattr(table, step)("x")
+    made = {"float, Number": [float(one) for one in x], "float32": np.array(x, np.float32), "labels already": [1, 2]}
+    said = "float, Number" if digits else "float32" if numbers else "labels already"
+    assert said in str(raised.value) and "'one_hot'" in str(raised.value)
+    assert Dataset({"x": made[said]}).standardize("x").columns is not None
 
 
 def test_categories_that_a_table_declares() -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import checks_keywords, texts
+from trainweb.arguments import OtherNames, checks_keywords, texts
 from trainweb.data import table
 from trainweb.data.files import read_csv
 from trainweb.data.random import Draw, permutation
@@ -37,7 +37,7 @@ SPLIT_STREAM = 2**32 - 1
 
 
 @checks_keywords
-class Dataset:
+class Dataset(OtherNames):
     """Rows, each a mapping of input names to arrays without the axis of the batch.
 
     Parameters

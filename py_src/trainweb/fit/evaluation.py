@@ -13,7 +13,7 @@ from trainweb import messages
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.table import Unit, in_units
 from trainweb.errors import FeedError, NumericsError
-from trainweb.fit.steps import Position, located
+from trainweb.fit.steps import Position, located, said_of_gap
 from trainweb.loss_counts import MeanLoss
 from trainweb.metrics import Asked, Described, OutputMetric, Rows, Totals, Value, part_of, request_of
 from trainweb.training.step_kind import EVAL, StepKind
@@ -70,7 +70,7 @@ class Evaluation:
         self.kind = StepKind("eval", request) if request else EVAL
         self.described: list[Described] = core.models.described(self.kind)
         self.count = core.models.counts["eval"]
-        self.inputs = ModelInputs(core.inputs["eval"])
+        self.inputs = ModelInputs(core.inputs["eval"], notices=core.notices)
         sums = [name for d in self.described for name in (d.sums, d.faults) if name]
         self.fetches = [self.loss, *filter(None, [self.count.output]), *sums]
 
@@ -106,7 +106,10 @@ class EvaluationRun:
             except (FeedError, NumericsError) as error:
                 place = Position(epoch=self._epoch, step=self._step)
                 raise located(error, feeds, numbers, place, self._source) from None
-            self._loss.add(float(results[of.loss].reshape(())), len(numbers), results, times)
+            loss = float(results[of.loss].reshape(()))
+            if not math.isfinite(loss) and (gap := said_of_gap(f"The loss is {loss}.", feeds, numbers, self._source)):
+                of.inputs.warn(gap)
+            self._loss.add(loss, len(numbers), results, times)
         self._step += 1
 
     def _check_rows(self, rows: int) -> None:

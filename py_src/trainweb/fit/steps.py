@@ -42,9 +42,7 @@ def located(
     """
     error.epoch, error.batch = at.epoch + 1 or None, at.step + 1
     if isinstance(error, NumericsError):
-        if gap := find_gap(feeds, len(rows)):
-            name, k, number = gap
-            said = messages.NAN_IN_ROW(reason=error, name=name, value=number, row=int(rows[k]), data=data)
+        if said := said_of_gap(error, feeds, rows, data):
             error.args = said.args
         return error
     spot = None if error.value is None else find_value(feeds, error.value, error.position, len(rows))
@@ -76,15 +74,16 @@ def find_value(feeds: Mapping[str, Any], value: int, position: int | None, rows:
     return (name, found_rows.pop()) if len(found_rows) == 1 else None
 
 
-def find_gap(feeds: Mapping[str, Any], rows: int) -> tuple[str, int, float] | None:
-    """The input, the row and the value of the first NaN or infinity of a batch."""
+def said_of_gap(reason: object, feeds: Mapping[str, Any], rows: Sequence[int], data: str) -> Exception | None:
+    """The error that names the input, row and value of the first NaN or infinity of a batch; None without one."""
     for name, feed in feeds.items():
         array = np.asarray(feed)
-        if array.dtype.kind == "f" and array.shape[:1] == (rows,):
+        if array.dtype.kind == "f" and array.shape[:1] == (len(rows),):
             places = np.flatnonzero(~np.isfinite(array))
             if places.size:
                 k = int(places[0])
-                return name, k * rows // array.size, float(array.reshape(-1)[k])
+                row, value = int(rows[k * len(rows) // array.size]), float(array.reshape(-1)[k])
+                return messages.NAN_IN_ROW(reason=reason, name=name, value=value, row=row, data=data)
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import checks_keywords, flag, mapping, only_one, texts, warn
+from trainweb.arguments import OtherNames, checks_keywords, flag, mapping, only_one, texts, warn
 from trainweb.checkpoint import written
 from trainweb.errors import BufferSizeError, ModelError, ReleasedError, UnsupportedError
 from trainweb.federated.client import FederatedClient
@@ -31,7 +31,7 @@ Model = Any
 
 
 @checks_keywords
-class TrainingSession(SessionTasks):
+class TrainingSession(SessionTasks, OtherNames):
     """Trains a model from its artifacts.
 
     Parameters

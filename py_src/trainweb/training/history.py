@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.arguments import unknown
+from trainweb.arguments import OtherNames, unknown
 from trainweb.errors import UnsupportedError
 from trainweb.metrics import Value
 
@@ -102,7 +102,7 @@ Event = Progress | Epoch
 
 
 @dataclass(slots=True, repr=False)
-class History:
+class History(OtherNames):
     """The record of a fit.
 
     Attributes

@@ -16,7 +16,7 @@ import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { Opaque } from "../wire/opaque.js";
 import { permutation, seedWith, type Draw } from "./random.js";
-import { asTensor, batched, bucketed, checkNames, drawn, liveTensor, numberedAs, type Batch, type Numbers, type Row } from "./rows.js";
+import { asTensor, batched, bucketed, checkNames, drawn, liveTensor, numberedAs, type Batch, type Numbers, type Row, type WrappedTensor } from "./rows.js";
 import { labelsOf, lastOfEach } from "./split.js";
 import { applySteps, areSteps, checkSteps, fittedStep, inputOf, type CategoryStep, type Fitted, type PreprocessingStep } from "./table.js";
 import {
@@ -34,18 +34,18 @@ import {
 } from "./text.js";
 
 /** Tensors by input name whose first axis counts rows; nested arrays of numbers, and typed arrays with a value a row. */
-export type Columns = { readonly [name: string]: Tensor | ArrayBufferView | Numbers };
+export type Columns = { readonly [name: string]: Tensor | WrappedTensor | ArrayBufferView | Numbers };
 
 /** One after the other. */
 export type Rows<T> = Iterable<T> | AsyncIterable<T> | ReadableStream<T>;
 
 /** Forms of data; an array of tensors has one for each input. An iterator that runs only once lasts for one epoch: pass the function that creates it. */
-export type DataSource = Dataset | Columns | ReadonlyMap<string, Tensor> | readonly (Tensor | ArrayBufferView)[] | Rows<object> | (() => Rows<object>);
+export type DataSource<Item extends object = object> = Dataset<Item> | Columns | ReadonlyMap<string, Tensor> | readonly (Tensor | ArrayBufferView)[] | Rows<Item> | (() => Rows<Item>);
 
 const DEFAULT_BUFFER = 1024;
 
-/** Rows or batches to train on, and the steps that prepare them. Every method returns another dataset. */
-export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
+/** Rows or batches to train on, and the steps that prepare them. Every method returns another dataset. `Item` is the type of a row or batch. */
+export class Dataset<Item extends object = Row> extends Opaque implements AsyncIterable<Item> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
   readonly #rows: RowsOf;
   #iterations = 0;
@@ -54,7 +54,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   readonly #listed: readonly unknown[];
 
   /** @throws FeedError when there are no rows, or tensors have different numbers of rows */
-  constructor(source: Exclude<DataSource, Dataset>) {
+  constructor(source: Exclude<DataSource<Item>, Dataset<Item>>) {
     super();
     const [columns, rows] = open(source);
     this.#columns = columns;
@@ -64,12 +64,12 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /** `source` itself if it is a dataset, else one made of it. */
-  static of(source: DataSource): Dataset {
+  static of<Item extends object = Row>(source: DataSource<Item>): Dataset<Item> {
     return source instanceof Dataset ? source : new Dataset(source);
   }
 
   /** A dataset of a CSV file: `readCsv`. */
-  static async fromCsv(source: CsvSource, columns: CsvColumns, options: CsvOptions = {}): Promise<Dataset> {
+  static async fromCsv(source: CsvSource, columns: CsvColumns, options: CsvOptions = {}): Promise<Dataset<Row<Tensor>>> {
     return new Dataset(await readColumns(source, columns, options));
   }
 
@@ -82,15 +82,15 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * @throws FeedError when there is no text, or one is empty, too long for a row or too short to learn from; ModelError
    *   when a setting is wrong, or the tokenizer has no `encode` or no end token
    */
-  static fromText(texts: Iterable<TextItem>, tokenizer: TextTokenizer, options: TextOptions): Dataset {
+  static fromText(texts: Iterable<TextItem>, tokenizer: TextTokenizer, options: TextOptions): Dataset<Row<Tensor>> {
     const { lengths, batchSize, seed, columns } = textSettings(options);
-    const rowsOfTexts = new Dataset(textColumns(texts, tokenizer, columns));
+    const rowsOfTexts = new Dataset<Row<Tensor>>(textColumns(texts, tokenizer, columns));
     if (batchSize === null) {
       return rowsOfTexts;
     }
     const buffer = rowsOfTexts.columns?.get("labels")?.dims[0] as number;
     const rows = rowsOfTexts.shuffle({ buffer, seed }).map(cutter(lengths));
-    return rows.bucket((row) => (row["labels"] as Tensor).dims[0] as number, lengths, batchSize, { padded: {} });
+    return rows.bucket(({ labels }) => labels?.dims[0] as number, lengths, batchSize, { padded: {} });
   }
 
   /**
@@ -104,7 +104,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     pairs: Iterable<WithFurther<Preference>>,
     tokenizer: TextTokenizer,
     options: PreferenceOptions,
-  ): Promise<Dataset> {
+  ): Promise<Dataset<Batch>> {
     const known = { length: true, endToken: true, reference: true, batchSize: true, seed: true } as const;
     const { batchSize = 4, seed = 0, ...others } = checkOptions("fromPreferences", options, known);
     const columns = await preferenceColumns(pairs, tokenizer, others);
@@ -175,8 +175,8 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /** The rows, or the batches of a dataset that makes them, in their order. */
-  [Symbol.asyncIterator](): AsyncIterator<Row | Batch> {
-    return this.read({ epoch: this.#iterations++, seed: 0 })[Symbol.asyncIterator]();
+  [Symbol.asyncIterator](): AsyncIterator<Item> {
+    return this.read({ epoch: this.#iterations++, seed: 0 })[Symbol.asyncIterator]() as AsyncIterator<Item>;
   }
 
   /**
@@ -193,13 +193,13 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    *
    * @internal
    */
-  through(make: (items: AsyncIterable<Row | Batch>) => AsyncIterable<Batch>, isPadded: boolean): Dataset {
+  through(make: (items: AsyncIterable<Row | Batch>) => AsyncIterable<Batch>, isPadded: boolean): Dataset<Batch> {
     return this.#piped(make, { isBatched: true, isPadded });
   }
 
   /** Replace each row (or batch) by the result of a function, which may be asynchronous. */
-  map<In extends object = Row>(make: (row: In) => object | Promise<object>): Dataset {
-    const call = make as (row: object) => Row | Promise<Row>;
+  map<In extends object = Item, Out extends object = Row>(make: (row: In) => Out | Promise<Out>): Dataset<Out> {
+    const call = make as unknown as (row: object) => Row | Promise<Row>;
     return this.#piped(async function* (rows) {
       for await (const row of rows) {
         yield numberedAs(row, await call(row));
@@ -208,7 +208,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /** The rows (or batches) for which a function is true. */
-  filter<In extends object = Row>(keep: (row: In) => boolean | Promise<boolean>): Dataset {
+  filter<In extends object = Item>(keep: (row: In) => boolean | Promise<boolean>): Dataset<Item> {
     const call = keep as (row: object) => boolean | Promise<boolean>;
     return this.#piped(async function* (rows) {
       for await (const row of rows) {
@@ -225,7 +225,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    *
    * @param options - `buffer`: number of rows in the buffer, 1024; `seed`: 0, to which the seed of a fit is added
    */
-  shuffle(options: { readonly buffer?: number; readonly seed?: number } = {}): Dataset {
+  shuffle(options: { readonly buffer?: number; readonly seed?: number } = {}): Dataset<Item> {
     const { buffer = DEFAULT_BUFFER, seed = 0 } = checkOptions("shuffle", options, { buffer: true, seed: true });
     checkInteger("buffer", buffer, 1);
     checkSeed(seed);
@@ -233,7 +233,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /** Stack rows into batches. */
-  batch(size: number, options: { readonly remainder?: Remainder } = {}): Dataset {
+  batch(size: number, options: { readonly remainder?: Remainder } = {}): Dataset<Batch> {
     const { remainder = "keep" } = checkOptions("batch", options, { remainder: true });
     checkInteger("size", size, 1);
     refuseSettingIf(!["keep", "drop", "pad"].includes(remainder), "remainder", remainder, "keep, drop or pad");
@@ -251,12 +251,12 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * @param options - `padded`: the inputs to pad with zeros, or with a number for each: `{ ids: 0, labels: -100 }`.
    *   Default: all inputs whose first axis is as long as the row. Name them if another input may have this size by chance
    */
-  bucket(
-    length: (row: Row) => number,
+  bucket<In extends object = Item>(
+    length: (row: In) => number,
     bounds: readonly number[],
     size: number,
     options: { readonly padded?: readonly string[] | Readonly<Record<string, number | bigint>> } = {},
-  ): Dataset {
+  ): Dataset<Batch> {
     const { padded = null } = checkOptions("bucket", options, { padded: true });
     const isFilled = isRecord(padded);
     refuseSettingIf(padded !== null && !isFilled && !areTexts(padded), "padded", padded, "an array of names, or an object of numbers");
@@ -269,7 +269,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     refuseIf(this.#stream.isBatched, "BATCHED_TWICE");
     const sorted = [...bounds].sort((a, b) => a - b);
     const zeros = isFilled ? [] : padded;
-    return this.#piped((rows) => bucketed(rows as AsyncIterable<Row>, length, sorted, size, fills), { isBatched: true, zeros });
+    return this.#piped((rows) => bucketed(rows as AsyncIterable<Row>, length as (row: object) => number, sorted, size, fills), { isBatched: true, zeros });
   }
 
   /**
@@ -279,7 +279,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * @param options - `stratify`: the input that holds the classes; each class gives its share
    * @throws FeedError when a part would have no rows, the rows are a stream, or `stratify` has no whole number for each row
    */
-  split(share: number, options: { readonly seed?: number; readonly stratify?: string } = {}): [Dataset, Dataset] {
+  split(share: number, options: { readonly seed?: number; readonly stratify?: string } = {}): [Dataset<Item>, Dataset<Item>] {
     const { seed, stratify } = checkOptions("split", options, { seed: true, stratify: true });
     refuseSettingIf(!(typeof share === "number" && share > 0 && share < 1), "share", share, "a number greater than 0 and less than 1");
     refuseSettingIf(!["string", "undefined"].includes(typeof stratify), "stratify", stratify, "the name of an input");
@@ -320,22 +320,22 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    *
    * @throws FeedError when the rows are a stream, or have no such number
    */
-  rows(indices: readonly number[] | Uint32Array): Dataset {
+  rows(indices: readonly number[] | Uint32Array): Dataset<Item> {
     const size = (this.size ?? this.#listed.length) || raise("STREAM_SPLIT");
     const wrong = Array.from(indices).findIndex((row) => !Number.isSafeInteger(row) || row < 0 || row >= size);
     refuseSettingIf(wrong >= 0, "indices", indices[wrong], `an integer >= 0 and < ${size}`);
     return this.#part(Uint32Array.from(indices), false);
   }
 
-  #part(indices: Uint32Array, isHeldOut: boolean): Dataset {
+  #part(indices: Uint32Array, isHeldOut: boolean): Dataset<Item> {
     if (this.#listed.length > 0) {
-      return new Dataset(Array.from(indices, (k) => this.#listed[k] as Row));
+      return new Dataset(Array.from(indices, (k) => this.#listed[k] as Item));
     }
-    return this.#stream.parts?.pick(indices, isHeldOut) ?? this.#pick(indices);
+    return (this.#stream.parts?.pick(indices, isHeldOut) as Dataset<Item> | undefined) ?? this.#pick(indices);
   }
 
   /** The first rows (or batches). */
-  take(count: number): Dataset {
+  take(count: number): Dataset<Item> {
     checkInteger("count", count, 1);
     if (this.#columns !== null) {
       return this.#slice(0, Math.min(count, this.size as number));
@@ -356,7 +356,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    *
    * @throws FeedError as `standardize`, or when a column has no number
    */
-  fillMean(...names: string[]): Dataset {
+  fillMean(...names: string[]): Dataset<Row<Tensor>> {
     return this.#fitted("fill_mean", names);
   }
 
@@ -365,7 +365,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    *
    * @throws FeedError as `fillMean`
    */
-  fillMedian(...names: string[]): Dataset {
+  fillMedian(...names: string[]): Dataset<Row<Tensor>> {
     return this.#fitted("fill_median", names);
   }
 
@@ -375,7 +375,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    *
    * @throws FeedError when the rows are a stream, there is no such input, or it has another type
    */
-  standardize(...names: string[]): Dataset {
+  standardize(...names: string[]): Dataset<Row<Tensor>> {
     return this.#fitted("standardize", names);
   }
 
@@ -387,7 +387,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    *   gives zeros; by default it is an error
    * @throws FeedError as `standardize`
    */
-  oneHot(...names: (string | { readonly unknown?: "error" | "zeros" })[]): Dataset {
+  oneHot(...names: (string | { readonly unknown?: "error" | "zeros" })[]): Dataset<Row<Tensor>> {
     const last = names.at(-1);
     const options = typeof last === "object" ? checkOptions("oneHot", last, { unknown: true }) : {};
     const { unknown = "error" } = options;
@@ -401,7 +401,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    *
    * @throws FeedError as `standardize`
    */
-  categories(...names: string[]): Dataset {
+  categories(...names: string[]): Dataset<Row<Tensor>> {
     return this.#fitted("categories", names);
   }
 
@@ -412,7 +412,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * @param parts - inputs that it replaces
    * @throws FeedError when the rows are a stream, there is no such input, or some are text
    */
-  concat(name: string, parts: readonly string[]): Dataset {
+  concat(name: string, parts: readonly string[]): Dataset<Row<Tensor>> {
     const columns = this.#table();
     const types = new Set(Array.from(parts, (part) => inputOf(part, columns).type));
     const dtype = types.size === 1 ? ([...types][0] ?? "") : "float32";
@@ -428,7 +428,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
    * @throws FeedError when the rows are a stream; when an input has another width or category than the fitted rows, or
    *   text for numbers; ModelError when `steps` are no such steps
    */
-  preprocess(steps: readonly PreprocessingStep[]): Dataset {
+  preprocess(steps: readonly PreprocessingStep[]): Dataset<Row<Tensor>> {
     const checkedSteps = checkSteps(steps);
     const done = this.preprocessing;
     return this.#applied(areSteps(checkedSteps.slice(0, done.length), done) ? checkedSteps.slice(done.length) : checkedSteps);
@@ -446,12 +446,12 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     return checkColumns(Object.fromEntries(Object.keys(first).map((name) => [name, rows.map((row) => row[name] as number)])));
   }
 
-  #applied(steps: readonly PreprocessingStep[]): Dataset {
+  #applied(steps: readonly PreprocessingStep[]): Dataset<Row<Tensor>> {
     const checkedSteps = checkSteps(steps);
     return this.after(checkedSteps, applySteps(checkedSteps, this.#table()));
   }
 
-  #fitted(type: Fitted, names: readonly string[], more: Pick<CategoryStep, "unknown"> = {}): Dataset {
+  #fitted(type: Fitted, names: readonly string[], more: Pick<CategoryStep, "unknown"> = {}): Dataset<Row<Tensor>> {
     const columns = this.#table();
     if (names.length === 0) {
       throw new TypeError(`'${type}' needs the names of inputs; there are ${[...columns.keys()].join(", ")}.`);
@@ -460,13 +460,13 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /** @internal A dataset of tensors that has had more steps. */
-  after(steps: readonly PreprocessingStep[], columns: Columns): Dataset {
+  after<Out extends object = Row<Tensor>>(steps: readonly PreprocessingStep[], columns: Columns): Dataset<Out> {
     streams.set(columns, { ...GIVEN, preprocessing: [...this.preprocessing, ...steps] });
     return new Dataset(columns);
   }
 
   /** Keep the rows or batches in memory once the first iteration has reached its end. */
-  cache(): Dataset {
+  cache(): Dataset<Item> {
     const memories = new Map<boolean, (Row | Batch)[]>();
     const { isDrawn } = this.#stream;
     const make = async function* (rows: AsyncIterable<Row | Batch>, draw: Draw | null): AsyncGenerator<Row | Batch> {
@@ -487,7 +487,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /** Make this many rows (or batches) ahead. `fit` makes one batch ahead on its own. */
-  prefetch(count = 1): Dataset {
+  prefetch(count = 1): Dataset<Item> {
     checkInteger("count", count, 1);
     return this.#piped(async function* (rows) {
       const iterator = rows[Symbol.asyncIterator]();
@@ -511,18 +511,18 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     });
   }
 
-  #piped(make: Step, changes: Partial<Stream> = {}): Dataset {
+  #piped<Out extends object>(make: Step, changes: Partial<Stream> = {}): Dataset<Out> {
     return streamOf((draw) => piped(this, draw, make), { ...this.#stream, parts: null, ...changes });
   }
 
-  #slice(start: number, end: number): Dataset {
+  #slice(start: number, end: number): Dataset<Item> {
     return this.#columnwise((data, size) => {
       const bounds = [start * size, end * size] as const;
       return Array.isArray(data) ? data.slice(...bounds) : (data as Float32Array).subarray(...bounds);
     }, end - start);
   }
 
-  #pick(order: Uint32Array): Dataset {
+  #pick(order: Uint32Array): Dataset<Item> {
     return this.#columnwise((data, size) => {
       if (Array.isArray(data)) {
         return Array.from(order).flatMap((row) => data.slice(row * size, (row + 1) * size));
@@ -534,7 +534,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
     }, order.length);
   }
 
-  #columnwise(pick: (data: Tensor["data"], rowSize: number) => Float32Array | string[], rows: number): Dataset {
+  #columnwise(pick: (data: Tensor["data"], rowSize: number) => Float32Array | string[], rows: number): Dataset<Item> {
     const picked: Record<string, Tensor> = {};
     for (const [name, value] of this.#columns ?? []) {
       const { type, dims, data } = liveTensor(name, value, 0);
@@ -554,7 +554,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
  * @throws FeedError for a missing or repeated column; or for a value that is missing, too large or not of its type,
  *   named by line and column. ModelError for an invalid delimiter
  */
-export async function readCsv(source: CsvSource, columns: CsvColumns, options: CsvOptions = {}): Promise<Dataset> {
+export async function readCsv(source: CsvSource, columns: CsvColumns, options: CsvOptions = {}): Promise<Dataset<Row<Tensor>>> {
   return Dataset.fromCsv(source, columns, options);
 }
 
@@ -584,7 +584,7 @@ const GIVEN: Stream = { isBatched: false, isPadded: false, isDrawn: false, prepr
 /** Of images: the tensors beside them, and the dataset of some; those held out keep their order and are unchanged. */
 interface Parts {
   readonly known: ReadonlyMap<string, Tensor>;
-  readonly pick: (indices: Uint32Array, isHeldOut: boolean) => Dataset;
+  readonly pick: (indices: Uint32Array, isHeldOut: boolean) => Dataset<Row<Tensor>>;
 }
 
 /** Generator objects and ReadableStreams that datasets have read; to leave one closes it. */
@@ -692,7 +692,7 @@ function readerOf(source: ReadableStream<Row>): AsyncIterator<Row> {
 }
 
 /** Rows that `make` produces from a dataset. Leaving them leaves the dataset at once, also during a wait. */
-function piped(rows: Dataset, draw: Draw | null, make: Step): AsyncIterable<Row | Batch> {
+function piped(rows: Dataset<object>, draw: Draw | null, make: Step): AsyncIterable<Row | Batch> {
   return {
     [Symbol.asyncIterator]() {
       let source: AsyncIterator<Row | Batch> | null = null;
@@ -746,13 +746,13 @@ export function rowAt(columns: ReadonlyMap<string, Tensor>, row: number): Row {
 }
 
 /** A stream of rows that are drawn. */
-export function drawnDataset(rows: (draw: Draw | null) => AsyncIterable<Row>, parts: Parts): Dataset {
+export function drawnDataset(rows: (draw: Draw | null) => AsyncIterable<Row>, parts: Parts): Dataset<Row<Tensor>> {
   return streamOf(rows, { ...GIVEN, isDrawn: true, parts });
 }
 
-function streamOf(rows: RowsOf, stream: Stream): Dataset {
+function streamOf<Item extends object>(rows: RowsOf, stream: Stream): Dataset<Item> {
   streams.set(rows, stream);
-  return new Dataset(rows as () => Rows<Row | Batch>);
+  return new Dataset(rows as () => Rows<object> as () => Rows<Item>);
 }
 
 /** @throws ModelError for an invalid seed */

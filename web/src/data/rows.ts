@@ -11,17 +11,23 @@ import type { Remainder } from "../wire/fit.js";
 /** Numbers, bigints, booleans or texts, or arrays of these, all of the same length. Among numbers null is NaN: a missing one. */
 export type Numbers = readonly (number | bigint | boolean | string | null | Numbers)[];
 
+/** A tensor of transformers.js. */
+export interface WrappedTensor {
+  /** The tensor of ONNX Runtime within it. */
+  readonly ort_tensor: unknown;
+}
+
 /**
  * A value of a row: a tensor, typed array or nested array without the axis of the batch, a number (float32), bigint (int64),
  * boolean, or a text for the steps of tables.
  */
-export type RowValue = Tensor | ArrayBufferView | Numbers | number | bigint | boolean | string;
+export type RowValue = Tensor | WrappedTensor | ArrayBufferView | Numbers | number | bigint | boolean | string;
 
 /** A value for each input, by name. */
-export type Row = { readonly [name: string]: RowValue };
+export type Row<Value = RowValue> = { readonly [name: string]: Value };
 
 /** A tensor for each input, whose first axis counts rows. */
-export type Batch = { readonly [name: string]: Tensor };
+export type Batch = Row<Tensor>;
 
 type Data = Exclude<Tensor["data"], string[]>;
 

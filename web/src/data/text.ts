@@ -39,7 +39,7 @@ export interface TextTokenizer {
   /** The text of token ids, for warnings. */
   decode?(tokens: number[]): string;
   /** The text of a chat; only chats need it. */
-  apply_chat_template?(chat: readonly ChatMessage[], options: TemplateOptions): unknown;
+  apply_chat_template?(chat: ChatMessage[], options: TemplateOptions): unknown;
   /** The token that ends a text. */
   readonly eos_token_id?: number | null;
 }
@@ -343,8 +343,8 @@ function chatText(tokenizer: TextTokenizer, before: Turns, chat: Turns, position
   }
   refuseIf(!Array.isArray(chat) || (chat as readonly ChatMessage[]).at(-1)?.role !== "assistant", "NO_ANSWER", { position });
   return {
-    prompt: String(tokenizer.apply_chat_template(before, { tokenize: false, add_generation_prompt: true })),
-    whole: String(tokenizer.apply_chat_template(chat, { tokenize: false })),
+    prompt: String(tokenizer.apply_chat_template([...before], { tokenize: false, add_generation_prompt: true })),
+    whole: String(tokenizer.apply_chat_template([...chat], { tokenize: false })),
   };
 }
 

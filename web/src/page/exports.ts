@@ -23,7 +23,7 @@ export { readObjectStore, type ObjectStoreSource } from "../data/indexed-db.js";
 export type * from "./settings/images.js";
 export { readImage, readImages, type ImageOptions, type ImageSource, type ImagesOptions } from "./images.js";
 export type { Columns, DataSource, Rows } from "../data/dataset.js";
-export type { Batch, Numbers, Row, RowValue } from "../data/rows.js";
+export type { Batch, Numbers, Row, RowValue, WrappedTensor } from "../data/rows.js";
 export { FederatedClient, type FederatedSession, type RoundUpdate } from "./federated.js";
 export type { ConfigValue } from "../federated/frames.js";
 export { addMasked, SecureMember, type MaskedSum, type MaskOptions } from "../federated/secure.js";

@@ -87,7 +87,7 @@ const AHEAD = 4;
  * @throws FeedError when there are no images, or other numbers of values in `columns`. FeedError in an iteration for an
  *   image that cannot be read, which it names. ModelError when an option is wrong
  */
-export function readImages(images: Iterable<ImageSource>, options: ImagesOptions): Dataset {
+export function readImages(images: Iterable<ImageSource>, options: ImagesOptions): Dataset<Row<Tensor>> {
   const known = { ...IMAGE_OPTIONS, ...OTHERS, input: true, columns: true, shuffle: true, seed: true };
   const { input, columns = {}, shuffle = true, seed = 0, ...others } = checkOptions("readImages", options, known);
   const image = resolveImageOptions(others);
@@ -97,7 +97,7 @@ export function readImages(images: Iterable<ImageSource>, options: ImagesOptions
   }
   mustBe(typeof images !== "string", "images", "a list of images", images);
   const sources = [...images];
-  const partOf = (part: Dataset, places: Uint32Array, isHeldOut: boolean): Dataset => {
+  const partOf = (part: Dataset, places: Uint32Array, isHeldOut: boolean): Dataset<Row<Tensor>> => {
     const known = part.columns as ReadonlyMap<string, Tensor>;
     const rows = async function* (draw: Draw | null): AsyncGenerator<Row> {
       const isShuffled = draw !== null && shuffle && !isHeldOut;
@@ -117,7 +117,7 @@ export function readImages(images: Iterable<ImageSource>, options: ImagesOptions
         yield { ...rowAt(known, row), [input]: await (pending.shift() as Promise<Tensor>) };
       }
     };
-    const pick = (rows: Uint32Array, isOut: boolean): Dataset =>
+    const pick = (rows: Uint32Array, isOut: boolean): Dataset<Row<Tensor>> =>
       partOf(part.rows(rows), rows.map((row) => places[row] as number), isHeldOut || isOut);
     return drawnDataset(rows, { known, pick });
   };

@@ -89,7 +89,7 @@ export class ModelInputs {
     const isTuple = isArray || (Array.isArray(source) && source.some(isValue) && source.every((one) => isValue(one) || Array.isArray(one)));
     const items = isTuple ? this.#named(source, "The data") : source;
     const named = isColumns(items) ? this.#read(items) : items;
-    const data = Dataset.of((isColumns(named) ? this.#fitAll(named, "the data", true) : named) as DataSource);
+    const data = Dataset.of((isColumns(named) ? this.#fitAll(named, "the data", true) : named) as DataSource<Row>);
     if (data.columns !== null) {
       this.#checkRowsFirst();
     }

@@ -1,7 +1,7 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 /** `TrainingSession`: the interface of onnxruntime-web/training, continued. */
 
-import type { Tensor } from "onnxruntime-common";
+import type { Tensor, TypedTensor } from "onnxruntime-common";
 
 import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
@@ -423,7 +423,7 @@ export class TrainingSession extends SessionMethods {
   async getContiguousParameters(
     trainableOnly: boolean | (ContiguousOptions & TrainableOnly) = true,
     options: ContiguousOptions = {},
-  ): Promise<Tensor> {
+  ): Promise<TypedTensor<"float32">> {
     const isNamed = isObject(trainableOnly);
     const { trainableOnly: flag, ...rest } = isNamed ? trainableOnly : { trainableOnly };
     const settings = isNamed ? rest : options;
@@ -432,7 +432,7 @@ export class TrainingSession extends SessionMethods {
     checkFlag("ema", ema);
     mustBe(out === undefined || out instanceof Float32Array, "out", "a Float32Array", out);
     const parameters = unpackTensor(await this.#channel.call("getContiguousParameters", isShort, ema));
-    return out === undefined ? parameters : copiedInto(out, parameters);
+    return (out === undefined ? parameters : copiedInto(out, parameters)) as TypedTensor<"float32">;
   }
 
   /** Overwrite one parameter by a tensor of its type and dims. Gradients and moments stay as they are. */

@@ -1,13 +1,14 @@
 /** Evaluation of data with the eval model; `trainweb/fit/evaluation.py` is the same in Python. */
 
 import type { Evaluated, WireBatch, WireEvaluation } from "../wire/fit.js";
-import { sessionError } from "../wire/messages.js";
+import { log } from "../wire/log.js";
+import { sessionError, show } from "../wire/messages.js";
 import type { Feed, Fetch, NamedTensor, WireTensor } from "../wire/protocol.js";
 import type { LossCount } from "./bundle/bundle.js";
 import { fixedRows, partsOf } from "../data/epoch.js";
 import { takeRows } from "./feeds.js";
 import { metricsKind, Totals } from "./fit/metrics.js";
-import { located, type FailedBatch } from "./places.js";
+import { located, textOfGap, type FailedBatch } from "./places.js";
 import type { SessionCore } from "./session-core.js";
 import { EVAL, type StepKind } from "./step-kind.js";
 
@@ -58,7 +59,8 @@ export class Evaluation {
   }
 
   /** @param times - how often each row is in the batch */
-  async #add({ feeds, rows }: FailedBatch, times: number): Promise<void> {
+  async #add(batch: FailedBatch, times: number): Promise<void> {
+    const { feeds, rows } = batch;
     const totals = (this.#totals ??= await this.#newTotals(feeds));
     const { output, isSum } = this.#core.lossCounts.eval;
     const sums = totals.fetches.map((name) => ({ name }));
@@ -68,6 +70,11 @@ export class Evaluation {
     const [loss, count] = results;
     const scale = isSum ? times : 1;
     const value = numbersOf(loss, this.#spec.loss)[0] as number;
+    const gap = Number.isFinite(value) ? null : textOfGap(`The loss is ${show(value)}.`, batch, this.#data);
+    if (gap !== null && !this.#core.notices.has(gap)) {
+      this.#core.notices.add(gap);
+      log("warning", gap);
+    }
     this.#mean.add(value / scale, (output === null ? rows : numbersOf(count, output)[0] as number) / times);
   }
 

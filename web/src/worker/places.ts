@@ -27,11 +27,7 @@ export function located(error: unknown, failed: FailedBatch, { epoch, batch }: F
   const at = epoch > 0 ? { epoch, batch } : { batch };
   Object.assign(error, at);
   if (error instanceof NumericsError) {
-    const gap = findGap(failed);
-    if (gap !== null) {
-      const [name, k, number] = gap;
-      error.message = sessionError("NAN_IN_ROW", { reason: error.message, name, value: number, row: failed.numberOf(k), data }).message;
-    }
+    error.message = textOfGap(error.message, failed, data) ?? error.message;
     return error;
   }
   const { value, position } = error;
@@ -46,13 +42,14 @@ export function located(error: unknown, failed: FailedBatch, { epoch, batch }: F
   return Object.assign(said, { value, position, input: name, row, ...at });
 }
 
-/** The input, the row and the value of the first NaN or infinity of a batch. */
-function findGap({ feeds, rows }: FailedBatch): [string, number, number] | null {
+/** The text that names the input, the row and the value of the first NaN or infinity of a batch; null without one. */
+export function textOfGap(reason: string, { feeds, rows, numberOf }: FailedBatch, source: string): string | null {
   for (const { name, dtype, dims, data } of feeds) {
     const values = dtype === "float32" && dims[0] === rows && data instanceof Uint8Array ? numbersOf(dtype, data) : [];
     const k = values.findIndex((value) => !Number.isFinite(value));
     if (k >= 0) {
-      return [name, Math.floor((k * rows) / values.length), values[k] as number];
+      const row = numberOf(Math.floor((k * rows) / values.length));
+      return sessionError("NAN_IN_ROW", { reason, name, value: values[k] as number, row, data: source }).message;
     }
   }
   return null;

@@ -72,6 +72,8 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   readonly runner: PlanRunner;
   /** The divisors of losses. */
   readonly lossCounts: Bundle["lossCounts"];
+  /** Warnings that were said. */
+  readonly notices = new Set<string>();
   readonly #fingerprint: number;
   readonly #bundle: Omit<Bundle, "models" | "segments" | "plans" | "properties">;
   readonly #owner: Pick<Bundle, "segments" | "inputs" | "outputs" | "lossCounts">;

@@ -48,12 +48,8 @@ class _Metric(Op, abstract=True):
     def scores(self, predicted: tuple[int, ...], target: tuple[int, ...]) -> Scores:
         """The axis of classes is the last, or the second; as many predictions as targets are of two classes.
 
-        If sizes are not known, ranks decide; the plan is compiled when they are.
-
-        Raises
-        ------
-        FeedError
-            The shapes do not fit.
+        If sizes are not known, ranks decide; the plan is compiled when they are. Raise FeedError if the shapes do not
+        fit.
         """
         is_known, ranks = static(*predicted, *target), len(predicted) - len(target)
         if prod(predicted) == prod(target) if is_known else ranks == 0 and equal_shapes(predicted, target):

@@ -33,10 +33,7 @@ def encode(
 ) -> Plan:
     """Turn placed instructions into a Plan.
 
-    Parameters
-    ----------
-    segment_bytes
-        Sizes of the segments; the sizes of the arena and the constants follow from the other arguments.
+    `segment_bytes` are sizes of the segments; the arena and the constants follow from the other arguments.
     """
     encoder = _Encoder()
     flops = sum(i.flops() for i in instructions if isinstance(i, KernelCall))

@@ -74,12 +74,7 @@ class SegmentMemory:
 class PlanHost(SegmentMemory):
     """A session of the kernels (`wasm_kernels/session/`): segments, and the plans that use them.
 
-    Parameters
-    ----------
-    engine
-        Where kernels run.
-    segment_bytes
-        Sizes of the segments; the arena and what is prepared grow as plans need it.
+    `segment_bytes` are sizes of the segments; the arena and what is prepared grow as plans need it.
     """
 
     def __init__(self, engine: Engine, segment_bytes: list[int]) -> None:

@@ -148,11 +148,7 @@ export interface Locations {
   readonly wasmPaths: string | undefined;
 }
 
-/**
- * Find the files, by settings of the page.
- *
- * @throws TypeError when a setting is not a prefix
- */
+/** Find the files, by settings of the page. @throws TypeError when a setting is not a prefix */
 export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): PackageFiles {
   const base = absolutePrefix(baseURL, "env.baseURL");
   const pyodide = absolutePrefix(indexURL, "env.pyodide.indexURL");

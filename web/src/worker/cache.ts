@@ -80,9 +80,7 @@ export class BundleCache {
   #writing: Promise<void> = Promise.resolve();
   #isRefused = false;
 
-  /**
-   * @param lastUse - when anything was last asked of the worker
-   */
+  /** @param lastUse - when anything was last asked of the worker */
   constructor(name: string, lastUse: () => number) {
     this.#name = name;
     this.#lastUse = lastUse;

@@ -131,7 +131,9 @@ class Expansion:
         if node.op_type == "Identity" and (inputs[0] in self.sequences or inputs[0] in self.rows):
             self.hand(inputs[0], outputs[0])
         elif not is_control(node):
-            self._refuse_sequences(copied)
+            for source in inputs:
+                if source in self.sequences or source in self.rows:
+                    raise UnsupportedError(f"{copied} reads the sequence {source!r}, which only sequence operators do.")
             self.write(copied)
         else:
             outer, self.node = self.node, copied
@@ -144,11 +146,6 @@ class Expansion:
         if name not in scope.names:
             scope.names[name] = self.fresh(scope.prefix + name)
         return scope.names[name]
-
-    def _refuse_sequences(self, node: Node) -> None:
-        for name in node.inputs:
-            if name in self.sequences or name in self.rows:
-                raise UnsupportedError(f"{node} reads the sequence {name!r}, which only sequence operators do.")
 
     # Writing.
 

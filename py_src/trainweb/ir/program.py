@@ -188,7 +188,9 @@ class Program:
             after = before + ((len(new) + 1) << self._bits)
         else:
             while self._instructions[at].position - before <= len(new):
-                self._spread()
+                for i in self._instructions:  # makes room between them
+                    i.position <<= GAP_BITS
+                self._bits += GAP_BITS
                 before <<= GAP_BITS
             after = self._instructions[at].position
         for k, i in enumerate(new, 1):
@@ -196,12 +198,6 @@ class Program:
             self._note(i)
         self._instructions[at:at] = new
         self._changes += 1
-
-    def _spread(self) -> None:
-        """Make room between instructions."""
-        for i in self._instructions:
-            i.position <<= GAP_BITS
-        self._bits += GAP_BITS
 
     def _note(self, i: Instruction) -> None:
         for index, bufs in ((self._readers, i.reads), (self._writers, i.writes)):

@@ -72,10 +72,6 @@ def encode(
     )
 
 
-def _float_bits(value: float) -> int:
-    return int.from_bytes(struct.pack("<f", value), "little")
-
-
 def _operand(b: Buf) -> str:
     shape = "x".join(map(str, b.shape)) or "scalar"
     return f"{layout.SEGMENT_NAMES[b.storage.segment]}+{(b.storage.offset or 0) + b.shift}:{b.dtype}[{shape}]"
@@ -111,7 +107,7 @@ class _Encoder:
                 words.append(self.buffer(value))
                 shown.append(f"{name}={_operand(value) if value is not None else 'null'}")
             elif name in floats:
-                words.append(_float_bits(value))
+                words.append(int.from_bytes(struct.pack("<f", value), "little"))
                 shown.append(f"{name}={value:g}")
             elif isinstance(value, tuple):
                 words += [n & 0xFFFFFFFF for n in value]

@@ -14,7 +14,7 @@ SCALARS = {"i32": "int", "s32": "int", "f32": "float"}
 ARRAYS = {"i32": "Ints", "s32": "Ints"}
 POINTERS = {"in": "In", "out": "Out", "inout": "InOut"}
 DTYPES = {"f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64", "u8": "uint8"}
-IMPORTED = ("ceil4", "reach_down", "reach_up")
+IMPORTED = ("ceil4", "reach_up")
 TAKEN = (
     *("node", "position", "reads", "writes", "result", "accumulated", "checked", "flops", "make_scratch", "pays"),
     *("operands", "arguments", "optional_results", "map_operands", "replace_operand", "moved"),

@@ -62,6 +62,7 @@ __all__ = [
     "schedules",
     "set_seed",
 ]
+__dir__ = __all__.copy
 
 
 def __getattr__(name: str) -> Any:
@@ -70,7 +71,3 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"trainweb.{name}")
     raise AttributeError(f"module 'trainweb' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

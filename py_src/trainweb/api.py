@@ -344,7 +344,4 @@ __all__ = [
     "Module",
     "Optimizer",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

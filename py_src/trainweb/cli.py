@@ -63,14 +63,7 @@ def _fail(command: str, text: str) -> int:
 def main_in_node(words: Sequence[str], folder: str, engine: object) -> int:
     """Run the command line in the Pyodide of `npx trainweb`; the exit status.
 
-    Parameters
-    ----------
-    words
-        The words after `trainweb`.
-    folder
-        The working directory.
-    engine
-        An `Engine` of the JavaScript package.
+    `words` come after `trainweb`. `folder` is the working directory, `engine` an `Engine` of the JavaScript package.
     """
     from trainweb.backend.chosen import RUNTIME
 

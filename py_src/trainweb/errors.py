@@ -242,7 +242,4 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedError",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -182,8 +182,7 @@ NOT_IN_BUNDLE = Message(
 OTHER_PARAMETERS = Message(ModelError, "The parameters of the models differ from the parameters of the compiled plans.")
 NO_GPU_KERNEL = Message(
     UnsupportedError,
-    "This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. device='wasm' runs it.",
-    'This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. device: "wasm" runs it.',
+    "This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. Device 'wasm' runs it.",
 )
 ONLY_ON_CPU = Message(UnsupportedError, "The bundle has plans of this step for the CPU only.")
 ARENA_LIMIT = Message(
@@ -244,10 +243,9 @@ NOT_NUMBERS = Message(
 )
 TEXT_VALUES = Message(
     FeedError,
-    "{what} has texts, and the model takes numbers. Make them by float() of digits, by 'categories' or 'one_hot' of a "
-    "Dataset of names, by a tokenizer of sentences, and for a language model by Dataset.from_text.",
-    "{what} has texts, and the model takes numbers. Make them by Number() of digits, by 'categories' or 'oneHot' of a "
-    "Dataset of names, by a tokenizer of sentences, and for a language model by Dataset.fromText.",
+    "{what} has texts, and the model takes numbers. Make them by parsing digits, by 'categories' or "
+    "'{argument.one_hot}' of a Dataset of names, by a tokenizer of sentences, and for a language model by "
+    "Dataset.{argument.from_text}.",
 )
 TIME_FIRST = Message(
     FeedError,
@@ -445,10 +443,8 @@ MISSING_CLASSES = Message(
 TWO_VALIDATIONS = Message(ModelError, "Give validation data, or a share to split off, but not both.")
 METRICS_WITHOUT_DATA = Message(
     ModelError,
-    "Metrics need validation data: give validation_data or validation_split. train_metrics=True evaluates the training "
-    "data.",
-    "Metrics need validation data: give validationData or validationSplit. trainMetrics: true evaluates the training "
-    "data.",
+    "Metrics need validation data: give {argument.validation_data} or {argument.validation_split}. With "
+    "{argument.train_metrics} the training data is evaluated.",
 )
 NO_OWN_OUTPUTS = Message(
     ModelError,
@@ -463,17 +459,11 @@ NO_IDS = Message(
     "A language model takes tokens by the input 'input_ids', or by its only input of integers; it has {names}. "
     "Name the input 'input_ids'.",
 )
-NO_ADAPTER = Message(
-    ModelError,
-    "adapter=False leaves out adapters, and the model has none. Leave the option out.",
-    "adapter: false leaves out adapters, and the model has none. Leave the option out.",
-)
+NO_ADAPTER = Message(ModelError, "'adapter' leaves out adapters, and the model has none. Leave the option out.")
 NO_BASE_OF_DORA = Message(
     UnsupportedError,
-    "adapter=False is not possible with DoRA, whose magnitudes replace norms of the weights ({name!r}). "
-    "Generate with a session of the base model.",
-    "adapter: false is not possible with DoRA, whose magnitudes replace norms of the weights ({name!r}). "
-    "Generate with a session of the base model.",
+    "Adapters of DoRA cannot be left out: their magnitudes replace norms of the weights ({name!r}). Generate with a "
+    "session of the base model.",
 )
 NOT_CAUSAL = Message(
     ModelError,
@@ -563,10 +553,8 @@ NO_END_TOKEN = Message(
 )
 NO_FULL_ROW = Message(
     FeedError,
-    "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, "
-    "a smaller 'length', or pack=False.",
-    "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, "
-    "a smaller 'length', or pack: false.",
+    "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text or "
+    "a smaller 'length', or turn 'pack' off.",
 )
 TEXT_TOO_LONG = Message(
     FeedError,

@@ -389,12 +389,8 @@ def checked_values(
 ) -> dict[str, Any]:
     """All settings, with the defaults of absent ones.
 
-    Raises
-    ------
-    TypeError
-        A name is not known; the text says the nearest.
-    ModelError
-        A value is not allowed, or a setting without a default is missing.
+    Raise TypeError for an unknown name, with the nearest known one. Raise ModelError for a value that is not allowed,
+    and where a setting without a default is missing.
     """
     check_settings(what, settings, fields)
     values = {name: settings.get(name, field.default) for name, field in fields.items()}

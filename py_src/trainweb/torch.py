@@ -28,6 +28,7 @@ from trainweb.settings import OTHER_NAMES
 from trainweb.training.state import CheckpointState
 
 __all__ = ["Proof", "export"]
+__dir__ = __all__.copy
 
 STEPS = 5
 RATE = 0.01
@@ -413,7 +414,3 @@ def _own_backwards(result: torch.Tensor) -> list[str]:
             names[type(node).__name__.removesuffix("Backward")] = None
         stack += [before for before, _ in node.next_functions]
     return list(names)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

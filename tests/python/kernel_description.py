@@ -10,7 +10,7 @@ from typing import Any
 
 from trainweb.backend.wasm.engine import Engine
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
-from trainweb.ir.extents import ceil4, reach_down, reach_up
+from trainweb.ir.extents import ceil4, reach_up
 
 Numbers = Mapping[str, Any]
 """Integer arguments of a call by name; an array argument is a sequence of ints."""
@@ -122,7 +122,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
     "ceil4": ceil4,
     "prod": math.prod,
     "reach_up": reach_up,
-    "reach_down": reach_down,
+    "reach_down": lambda dims, strides: reach_up(dims, [-stride for stride in strides]),
 }
 
 _cache: dict[str, Expression] = {}

@@ -200,7 +200,7 @@ def test_a_train_step_has_no_tail() -> None:
     core = core_of(made)
     feeds = {"x": TensorType("float32", (ROWS, 12)), "labels": TensorType("int64", (ROWS,))}
     assert core.models.compile_step(EVAL, feeds, True, target="webgpu").outputs
-    with pytest.raises(UnsupportedError, match=r"TopK node .* needs the kernel topk_f32, .* device='wasm' runs it"):
+    with pytest.raises(UnsupportedError, match=r"TopK node .* needs the kernel topk_f32, .* Device 'wasm' runs it"):
         core.models.compile_step(TRAIN, feeds, True, target="webgpu")
     core.release()
 

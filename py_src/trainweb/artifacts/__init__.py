@@ -80,7 +80,4 @@ learning_rate
 
 
 __all__ = ["Artifacts", "LossType", "OptimType", "build_artifacts", "generate_artifacts"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -51,14 +51,8 @@ def with_straight_gradients(graph: Graph, stopped: Sequence[str]) -> tuple[Graph
     """The graph with each fake quantization q of x as h + (q - h), and the tensors that no gradient goes through.
 
     h is x where it was not clipped and q elsewhere, so that the sum is q to the bit. The difference of two numbers that
-    are at most half a step apart is exact.
-
-    Parameters
-    ----------
-    graph : Graph
-        Not changed; it is the result where it has no fake quantization.
-    stopped : sequence of str
-        Tensors that no gradient goes through already. If the quantized tensor is among them, its gradient stops.
+    are at most half a step apart is exact. A graph without fake quantization is the result itself. `stopped` are
+    tensors that no gradient goes through already. If the quantized tensor is among them, its gradient stops.
     """
     producers = graph.producers()
     pairs = {id(node): pair for node in graph.nodes if (pair := _quantizer(node, producers, stopped)) is not None}

@@ -39,33 +39,13 @@ def build_gradients(
 ) -> Graph:
     """Extend `graph` by the nodes that compute the gradient of `loss` for every tensor in `wanted`.
 
-    Parameters
-    ----------
-    graph : Graph
-        Forward graph; it is not changed.
-    loss : str or None
-        Tensor to differentiate; its own gradient is the initializer `<loss>_grad` of ones.
-    wanted : sequence of str
-        Graph inputs, initializers or other tensors. The gradient of `x` becomes the tensor
-        `<x>_grad`.
-    seeds : sequence of str
-        More tensors to differentiate: `<y>_grad` becomes a graph input.
-    stopped : sequence of str
-        Tensors that count as constants: no gradient goes through them.
-    former : ShapeInference, optional
-        Of a graph with many of the same nodes.
+    The graph is not changed. The gradient of `x` becomes the tensor `<x>_grad`; the gradient of the loss is an
+    initializer of ones. `seeds` are more tensors to differentiate: `<y>_grad` becomes a graph input. No gradient goes
+    through tensors in `stopped`. `former` has the types of a graph with many of the same nodes. In the result,
+    `value_info` has the types of the gradients, and the inputs declare the operators' demands on their dims.
 
-    Returns
-    -------
-    Graph
-        The extended graph. The types of the gradients are in `value_info`. Its inputs declare the operators' demands
-        on their dims.
-
-    Raises
-    ------
-    GradientError
-        An operator on the way from the loss to a wanted tensor has no gradient, or there is no way. It is an
-        UnsupportedError if activations are rounded on the way.
+    Raise GradientError if an operator on the way from the loss to a wanted tensor has no gradient, or there is no way.
+    It is an UnsupportedError if activations are rounded on the way.
     """
     refuse_rounding(between(graph, wanted, [loss or "", *seeds], stopped))
     return _ReverseWalk(graph, loss, wanted, seeds, stopped, former).run()

@@ -51,55 +51,38 @@ class Segments(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StagedBatches:
-    """Batches of one size that a fit runs at once.
-
-    Attributes
-    ----------
-    train, adding
-        The train step that overwrites gradients, and the one that adds to them. A single batch is
-        written in place; the two are then equal.
-    update
-        The optimizer step.
-    clip
-        Runs before it, if gradients are clipped.
-    limits
-        What `clip` is fed.
-    loss, count
-        Outputs of a train step: the loss, and its divisor (None: the rows of a batch).
-    rows
-        Rows of a batch.
-    feeds
-        Each input, one batch after the other.
-    rates
-        Learning rates of the optimizer steps, the next one first; empty: the rate stays.
-    """
+    """Batches of one size that a fit runs at once."""
 
     train: LoadedPlan
     adding: LoadedPlan
+    """The train step that overwrites gradients, and the one that adds to them. A single batch is written in place; the
+    two are then equal.
+    """
     update: LoadedPlan
+    """The optimizer step."""
     clip: LoadedPlan | None
+    """Runs before it, if gradients are clipped."""
     limits: bytes
+    """What `clip` is fed."""
     loss: str
     count: str | None
+    """Outputs of a train step: the loss, and its divisor (None: the rows of a batch)."""
     rows: int
+    """Rows of a batch."""
     feeds: Mapping[str, Tensor]
+    """Each input, one batch after the other."""
     rates: Sequence[float]
+    """Learning rates of the optimizer steps, the next one first; empty: the rate stays."""
 
 
 class Host(Segments, Protocol):
-    """A session in a back end: its segments, and the plans that are loaded and run on them.
-
-    Attributes
-    ----------
-    sizes
-        Bytes of each segment. The arena and what is prepared grow as plans need it.
-    observer
-        Runs plans in the place of `run`, with `timed`.
-    """
+    """A session in a back end: its segments, and the plans that are loaded and run on them."""
 
     sizes: list[int]
+    """Bytes of each segment. The arena and what is prepared grow as plans need it."""
     loaded: list[LoadedPlan]
     observer: Callable[[LoadedPlan, Stop], None] | None
+    """Runs plans in the place of `run`, with `timed`."""
 
     def load(self, plan: Plan, *, is_step: bool = True) -> LoadedPlan:
         """Take a plan in, growing the segments where it needs more. `excess` asks for steps alone."""
@@ -117,18 +100,10 @@ class Host(Segments, Protocol):
         """Write every feed of a plan; a run may reuse their memory."""
 
     def run(self, loaded: LoadedPlan, stop: Stop = None) -> None:
-        """Run a plan.
+        """Run a plan, and raise the error of a feed or of the plan.
 
-        Parameters
-        ----------
-        stop
-            Called between instructions: True ends the run with SessionError. Its writes into segments that outlast it
-            are undone, as they are when the caller interrupts it.
-
-        Raises
-        ------
-        TrainwebError
-            A feed is at fault, or the plan.
+        `stop` is called between instructions: True ends the run with SessionError. Its writes into segments that
+        outlast it are undone, as they are when the caller interrupts it.
         """
 
     def read_outputs(self, loaded: LoadedPlan, names: Iterable[str]) -> dict[str, Tensor]:
@@ -182,10 +157,7 @@ class Host(Segments, Protocol):
     def run_batches(self, batches: StagedBatches, count: int) -> tuple[bytes, list[float], Exception | None]:
         """Run so many batches of a fit, with the optimizer steps that are due, up to one that fails.
 
-        Returns
-        -------
-        tuple
-            The position of the fit then, the losses, and the error of a plan.
+        Return the position of the fit then, the losses, and the error of a plan.
         """
 
     def end_fit(self) -> None:
@@ -200,18 +172,12 @@ Rewriting = Callable[[Program, object], None]
 
 
 class Target(Protocol):
-    """A module that makes plans of programs.
-
-    Attributes
-    ----------
-    name
-        As plans and their keys have it.
-    passes
-        Passes that only this target has, by the names of the functions. The pipeline says when they run.
-    """
+    """A module that makes plans of programs."""
 
     name: str
+    """As plans and their keys have it."""
     passes: Mapping[str, Rewriting]
+    """Passes that only this target has, by the names of the functions. The pipeline says when they run."""
 
     def has(self, kind: type[KernelCall], /) -> bool:
         """Return True if plans may have calls of this kind: passes that make others are left out."""
@@ -231,17 +197,8 @@ class Target(Protocol):
     def compile_program(self, program: Program, segment_bytes: Sequence[int], arena_limit: int) -> Plan:
         """Place the storages of a program and encode its instructions.
 
-        Parameters
-        ----------
-        segment_bytes
-            Sizes of the segments; the sizes of the arena and the constants are computed.
-        arena_limit
-            Bytes of workspace that the plan may take.
-
-        Raises
-        ------
-        LimitError
-            It would take more.
+        `segment_bytes` are sizes of the segments, of which the arena and the constants are computed. Raise LimitError
+        if the workspace takes more than `arena_limit` bytes.
         """
 
 

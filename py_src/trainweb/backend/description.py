@@ -11,18 +11,12 @@ from trainweb.ir.layout import FINGERPRINT
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The description of the kernels that an engine runs.
-
-    Attributes
-    ----------
-    fingerprint : int
-        32 bits that every plan carries: it changes with what plans rely on.
-    status : dict[str, int]
-        Codes that `run` returns.
-    """
+    """The description of the kernels that an engine runs."""
 
     fingerprint: int
+    """32 bits that every plan carries: it changes with what plans rely on."""
     status: dict[str, int]
+    """Codes that `run` returns."""
 
     def status_name(self, code: int) -> str:
         """`TW_BAD_INDEX` and alike."""
@@ -32,10 +26,7 @@ class Description:
     def parse(text: str | bytes) -> Description:
         """Read the JSON that `tw_description` points to.
 
-        Raises
-        ------
-        EngineError
-            If it is not such a description, or not of the kernels that this package compiles for.
+        Raise EngineError if it is no such description, or not of the kernels that this package compiles for.
         """
         try:
             raw = json.loads(text)

@@ -22,25 +22,17 @@ MORE = -1
 
 @dataclass(frozen=True, slots=True)
 class PlanStatus:
-    """Outcome of the last run of a plan, from its header.
-
-    Attributes
-    ----------
-    code : int
-        Status; 0 is success.
-    instruction : int | None
-        Number of the instruction that failed (or trapped).
-    value, position : int
-        The offending value and where it stands, e.g. an index and its place in the index tensor.
-    classes : int
-        The number of classes that an offending label is not one of.
-    """
+    """Outcome of the last run of a plan, from its header."""
 
     code: int
+    """Status; 0 is success."""
     instruction: int | None
+    """Number of the instruction that failed (or trapped)."""
     value: int
     position: int
+    """The offending value and where it stands, e.g. an index and its place in the index tensor."""
     classes: int
+    """The number of classes that an offending label is not one of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +50,14 @@ class NumberRange:
 
 
 class Engine(ABC):
-    """Kernels, their memory and the function table.
-
-    Attributes
-    ----------
-    build : str
-        Name of the .wasm in use, e.g. "kernels.relaxed".
-    threads : int
-        Number of threads that run kernels.
-    description : Description
-        Opcodes and arguments, read out of the .wasm.
-    """
+    """Kernels, their memory and the function table."""
 
     build: str
+    """Name of the .wasm in use, e.g. "kernels.relaxed"."""
     threads: int = 1
+    """Number of threads that run kernels."""
     description: Description
+    """Opcodes and arguments, read out of the .wasm."""
     lock = RLock()
     """Held while a session computes or is released: engines serve one Python thread at a time."""
 
@@ -80,21 +65,12 @@ class Engine(ABC):
     def alloc(self, nbytes: int, *, zeroed: bool = False) -> int:
         """A 64-byte aligned block: zeros, which take no memory before they are written to, or undefined contents.
 
-        Raises
-        ------
-        EngineError
-            When the memory cannot grow.
+        Raise EngineError when the memory cannot grow.
         """
 
     @abstractmethod
     def free(self, ptr: int) -> None:
-        """Give a block back.
-
-        Raises
-        ------
-        EngineError
-            When `ptr` is not a live block (freed twice, or never allocated).
-        """
+        """Give a block back. Raise EngineError for a block that is not live (freed twice, or never allocated)."""
 
     @abstractmethod
     def write(self, ptr: int, data: Buffer) -> None:
@@ -112,12 +88,8 @@ class Engine(ABC):
     def load_code(self, wasm: bytes) -> int:
         """Add a generated module's functions f0, f1, ... to the table; returns the slot of f0.
 
-        The same module again has the same slot, until it was unloaded as often as it was loaded.
-
-        Raises
-        ------
-        EngineError
-            When the module is invalid.
+        The same module again has the same slot, until it was unloaded as often as it was loaded. Raise EngineError for
+        an invalid module.
         """
 
     @abstractmethod
@@ -130,27 +102,13 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, plan: int) -> int:
-        """Run the plan placed at `plan`; returns a status (0: success).
-
-        Raises
-        ------
-        EngineError
-            When the kernels trap.
-        """
+        """Run the plan placed at `plan`; returns a status (0: success). Raise EngineError when the kernels trap."""
 
     @abstractmethod
     def run_slice(self, plan: int, *, anew: bool, milliseconds: float) -> int:
-        """As `run`, to the first boundary of instructions after `milliseconds`.
+        """As `run`, to the first boundary of instructions after `milliseconds`; `MORE`: the run is to go on.
 
-        Parameters
-        ----------
-        anew
-            Run from the first instruction on; False: from where the slice before ended.
-
-        Returns
-        -------
-        int
-            A status, or `MORE`: the run is to go on with another call.
+        `anew` runs from the first instruction on; else the run continues where the slice before ended.
         """
 
     @abstractmethod
@@ -170,13 +128,7 @@ class Engine(ABC):
         """Call an export of `wasm_kernels/session/`; what it returns, as an unsigned number."""
 
     def demand(self, name: str, *args: float) -> None:
-        """Call an export that returns a status.
-
-        Raises
-        ------
-        EngineError
-            It failed: there is no memory, or an argument is wrong.
-        """
+        """Call an export that returns a status. Raise EngineError without memory, or for a wrong argument."""
         if status := self.call(name, *args):
             raise self.failure(f"{name}{args}", status)
 
@@ -191,13 +143,7 @@ class Engine(ABC):
         return EngineError(f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use).")
 
     def range(self, ptr: int, count: int) -> NumberRange:
-        """Return the range of float32 numbers.
-
-        Raises
-        ------
-        EngineError
-            They do not lie in an allocated block.
-        """
+        """Return the range of float32 numbers. Raise EngineError unless they lie in an allocated block."""
         address = self.call("tw_range", ptr, count)
         if not address:
             raise EngineError(f"{count} numbers from {ptr:#x} on do not lie in an allocated block.")

@@ -45,7 +45,8 @@ def place(
     """Give every storage of the arena an offset, or only the storages of `inner`; returns the size of the arena."""
     allocations = _allocations(instructions, feeds, outputs, inner, alignment)
     size = _place_in_order(allocations)
-    if size > _needed_at_once(allocations):
+    # No placement takes less than what is there at one time.
+    if size > max(_there(allocations, lambda t: t.nbytes).values(), default=0):
         offsets = [t.offset for t in allocations]
         by_size = _place_by_size(allocations, size)
         if by_size < size:
@@ -99,11 +100,6 @@ def _allocations(
     return in_order
 
 
-def _needed_at_once(allocations: list[_Allocation]) -> int:
-    """Bytes of the allocations that are there at the same time, at most: no placement takes less."""
-    return max(_there(allocations, lambda t: t.nbytes).values(), default=0)
-
-
 def _there(allocations: list[_Allocation], weight: Callable[[_Allocation], int]) -> dict[int, int]:
     """The weights of the allocations that are there together, from each instruction on where they change."""
     changes: dict[int, int] = {}
@@ -138,7 +134,8 @@ def _place_by_size(allocations: list[_Allocation], limit: int) -> int:
 
     Y. Pisarchyk and J. Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), greedy by size.
     """
-    crowded = _most_crowded(allocations)
+    counts = _there(allocations, lambda t: 1)
+    crowded = max(counts, key=counts.__getitem__)
     placed: list[_Span] = []
     there: dict[int, list[_Span]] = {}
     # Storages that live through the crowded instruction all meet each other, so that they are as one where they lie
@@ -173,12 +170,6 @@ def _place_by_size(allocations: list[_Allocation], limit: int) -> int:
 
 _Span = tuple[int, int, int, int]
 """Start and end of an allocation, and its first and last instruction."""
-
-
-def _most_crowded(allocations: list[_Allocation]) -> int:
-    """An instruction through which most allocations live."""
-    counts = _there(allocations, lambda t: 1)
-    return max(counts, key=counts.__getitem__)
 
 
 def _lowest(near: list[_Span], first: int, last: int, nbytes: int) -> int:

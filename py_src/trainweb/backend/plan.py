@@ -59,91 +59,63 @@ class TensorPlace:
 
 @dataclass(frozen=True, slots=True)
 class InspectedNode:
-    """A node of a plan that keeps every float tensor.
-
-    Attributes
-    ----------
-    name, op : str
-        The node as errors name it, and its operator.
-    inputs, outputs : list of str
-        Its float tensors, which are among the plan's outputs.
-    is_chosen : bool
-        True if one of its attributes is infinite, which makes its results intended.
-    is_state : bool
-        True if it updates gradients or parameters.
-    chooses : bool
-        True if it may leave out NaN and infinities on purpose.
-    is_rectifier : bool
-        True if its result is zero where a unit does not fire.
-    unit_axis : int or None
-        The axis of its result that counts units, where the operator says so.
-    """
+    """A node of a plan that keeps every float tensor."""
 
     name: str
     op: str
+    """The node as errors name it, and its operator."""
     inputs: list[str]
     outputs: list[str]
+    """Its float tensors, which are among the plan's outputs."""
     is_chosen: bool
+    """True if one of its attributes is infinite, which makes its results intended."""
     is_state: bool
+    """True if it updates gradients or parameters."""
     chooses: bool
+    """True if it may leave out NaN and infinities on purpose."""
     is_rectifier: bool
+    """True if its result is zero where a unit does not fire."""
     unit_axis: int | None
+    """The axis of its result that counts units, where the operator says so."""
 
 
 @dataclass(slots=True)
 class GpuBody:
-    """The part of a plan that runs on a GPU; docs/architecture-webgpu.md describes the format.
-
-    Attributes
-    ----------
-    texts : list of str
-        The WGSL of each pipeline.
-    uniforms : bytes
-        Blocks of 256 bytes: the numbers of dispatches, equal ones once.
-    windows : list of tuple
-        The windows of dispatches, equal ones once: binding, segment, offset, bytes, name of the largest tensor.
-    dispatches : bytes
-        Six uint32 of each: pipeline, grid x, y and z, block of numbers, windows.
-    tiled : bytes
-        The same dispatches for devices with fast workgroup memory.
-    few : bytes
-        The same dispatches for software: workgroups of few invocations.
-    arena_bytes : int
-        Size of the GPU's arena.
-    constants, large
-        Contents of the segments of constants on the GPU.
-    inputs, outputs : dict
-        Places of feeds and results on the GPU.
-    uploads : list of tuple
-        What the head makes for the body: offset in the head's arena, offset in the GPU's arena, bytes.
-    downloads : list of tuple
-        What the body makes for the tail: offset in the GPU's arena, offset in the head's arena, bytes. Without any
-        there is no tail.
-    nodes, text : list of str
-        By dispatch, the node it came from, and a line of `explain`.
-    work : list of int
-        By dispatch, its operations, roughly: a page submits many of them apart.
-    turns : int
-        Offset in the head's arena of two bytes: whether the head runs, and whether the tail does.
-    """
+    """The part of a plan that runs on a GPU; docs/architecture-webgpu.md describes the format."""
 
     texts: list[str]
+    """The WGSL of each pipeline."""
     uniforms: bytes
+    """Blocks of 256 bytes: the numbers of dispatches, equal ones once."""
     windows: list[tuple[tuple[int, int, int, int, str], ...]]
+    """The windows of dispatches, equal ones once: binding, segment, offset, bytes, name of the largest tensor."""
     dispatches: bytes
+    """Six uint32 of each: pipeline, grid x, y and z, block of numbers, windows."""
     tiled: bytes
+    """The same dispatches for devices with fast workgroup memory."""
     few: bytes
+    """The same dispatches for software: workgroups of few invocations."""
     arena_bytes: int
+    """Size of the GPU's arena."""
     constants: bytes
     large: LargeConstants
+    """Contents of the segments of constants on the GPU."""
     inputs: dict[str, TensorPlace]
     outputs: dict[str, TensorPlace]
+    """Places of feeds and results on the GPU."""
     uploads: list[tuple[int, int, int]]
+    """What the head makes for the body: offset in the head's arena, offset in the GPU's arena, bytes."""
     downloads: list[tuple[int, int, int]]
+    """What the body makes for the tail: offset in the GPU's arena, offset in the head's arena, bytes. Without any there
+    is no tail.
+    """
     nodes: list[str]
     text: list[str]
+    """By dispatch, the node it came from, and a line of `explain`."""
     work: list[int]
+    """By dispatch, its operations, roughly: a page submits many of them apart."""
     turns: int = 0
+    """Offset in the head's arena of two bytes: whether the head runs, and whether the tail does."""
 
 
 @dataclass(slots=True)

@@ -76,68 +76,46 @@ class SessionContents(ParameterHolder):
 
     ONNX Runtime has no place for the fields from `reset` on. They stand in a field of the root table of a checkpoint,
     which ONNX Runtime's readers do not know and its writers leave out. Training elsewhere makes nothing stale.
-
-    Attributes
-    ----------
-    parameters : dict of str to Tensor
-        In the order of the file, which has no other meaning: that of the contiguous buffer comes from the model.
-    trainable : dict of str to bool
-        Of each parameter.
-    is_nominal : bool
-        Only names are there: every shape is () and all data empty.
-    properties : dict of str to int, float or str
-        Properties of the user.
-    has_optimizer : bool
-        The state of an optimizer is there: `step`, `initial_lr` and `moments`.
-    step : int
-        Completed optimizer steps.
-    initial_lr : float
-        Rate that the learning rate scheduler started from.
-    moments : dict of str to dict of str to Tensor
-        By parameter, then by moment ("momentum0", "momentum1").
-    is_exact : bool
-        What a session takes to go on with the same bytes as one that never ended is there: all that follows.
-    reset : bool
-        The next train step overwrites the gradients.
-    learning_rate : float
-        The current rate.
-    schedule : (int, int) or None
-        Warm-up and total steps of a registered scheduler.
-    random : (int, int) or None
-        Seed and position of the random numbers; None: the numbers of a new session.
-    gradients : dict of str to Tensor
-        Accumulated gradients by parameter; empty where the next train step overwrites them.
-    exact : dict of str to Tensor
-        Trained values, in float32, of parameters that the file has in half precision.
-    optimizer : str
-        The name of the optimizer that the moments are of; "" where it is not known.
-    declared : dict of str to str
-        Types of the parameters that the file has as another type of float, and a session in float32.
-    halves : dict of str to str
-        Types of the parameters whose values have 16 bits.
-    scaling : str
-        The scaling of the adapters, as `scaling_of` returns it; "" where it is not known.
     """
 
     parameters: dict[str, Tensor] = field(default_factory=dict)
+    """In the order of the file, which has no other meaning: that of the contiguous buffer comes from the model."""
     trainable: dict[str, bool] = field(default_factory=dict)
+    """Of each parameter."""
     is_nominal: bool = False
+    """Only names are there: every shape is () and all data empty."""
     properties: dict[str, Property] = field(default_factory=dict)
+    """Properties of the user."""
     has_optimizer: bool = False
+    """The state of an optimizer is there: `step`, `initial_lr` and `moments`."""
     step: int = 0
+    """Completed optimizer steps."""
     initial_lr: float = DEFAULT_LEARNING_RATE
+    """Rate that the learning rate scheduler started from."""
     moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    """By parameter, then by moment ("momentum0", "momentum1")."""
     is_exact: bool = False
+    """What a session takes to go on with the same bytes as one that never ended is there: all that follows."""
     reset: bool = True
+    """The next train step overwrites the gradients."""
     learning_rate: float = DEFAULT_LEARNING_RATE
+    """The current rate."""
     schedule: tuple[int, int] | None = None
+    """Warm-up and total steps of a registered scheduler."""
     random: tuple[int, int] | None = None
+    """Seed and position of the random numbers; None: the numbers of a new session."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
+    """Accumulated gradients by parameter; empty where the next train step overwrites them."""
     exact: dict[str, Tensor] = field(default_factory=dict)
+    """Trained values, in float32, of parameters that the file has in half precision."""
     optimizer: str = ""
+    """The name of the optimizer that the moments are of; "" where it is not known."""
     declared: dict[str, str] = field(default_factory=dict)
+    """Types of the parameters that the file has as another type of float, and a session in float32."""
     halves: dict[str, str] = field(default_factory=dict)
+    """Types of the parameters whose values have 16 bits."""
     scaling: str = ""
+    """The scaling of the adapters, as `scaling_of` returns it; "" where it is not known."""
 
     @classmethod
     def of(cls, trained: Iterable[Tensor], frozen: Iterable[Tensor] = (), **others: Any) -> Self:

@@ -22,14 +22,9 @@ except ImportError:  # Windows, where a file that is open cannot be removed anyw
 def write_file_atomically(path: str | os.PathLike[str], data: bytes | bytearray | memoryview | list[Part]) -> None:
     """Write a file so that a crash at any moment leaves the old content or the new, never a mix.
 
-    The data goes to a temporary file in the same directory, which then takes the place of `path`. A
-    link at `path` is followed, and the mode of a file that is there is kept. Temporary files that killed
-    processes left behind for the same `path` are removed.
-
-    Raises
-    ------
-    OSError
-        The directory does not exist or the disk is full; `path` is as it was.
+    The data goes to a temporary file in the same directory, which then takes the place of `path`. A link at `path` is
+    followed, and the mode of a file that is there is kept. Temporary files that killed processes left behind for the
+    same `path` are removed. Raise OSError without the directory or without room; `path` is then as it was.
     """
     target = Path(os.path.realpath(path_of("path", path)))
     if not target.parent.exists():  # else the temporary file would be named

@@ -721,7 +721,4 @@ __all__ = [
     "get_device",
     "set_seed",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

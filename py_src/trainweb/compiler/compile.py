@@ -76,44 +76,22 @@ def compile_model(
 ) -> Plan:
     """Compile `graph` for feeds of static shapes.
 
-    Parameters
-    ----------
-    feeds
-        Type of every input the caller will write before a run.
-    outputs
-        Names of the tensors the caller will read after a run.
-    bindings, sequences
-        Graph inputs that live in the session's segments: parameters, gradient buffers; sequences of them.
-    known
-        Graph inputs whose values are fixed for this plan.
-    overwrite
-        Gradient accumulation overwrites (True) or adds.
-    evaluate
-        Runs a plan that has no inputs. If it is given, results that depend only on constants are computed now, not in
-        every run.
-    segment_bytes
-        Sizes of the segments, except the arena and the constants, whose sizes are computed.
-    memory_budget
-        Bytes of workspace beyond which values are computed again instead of kept.
-    cache, cache_trained
-        `cache` holds values that depend only on parameters from run to run. `cache_trained` adds values of parameters
-        that steps change. None: these values are computed in every run. With a memory budget, only values of large
-        constants stay.
-    saves_little
-        Recompute cheap results instead of keeping them for the backward pass.
-    observe
-        Sees the program as lowered (named "") and after every pass.
-    keep_all
-        Keep every float tensor that a node reads or makes until the run is over, as outputs: `Plan.inspected_nodes`.
-    target
-        The back end that the plan is for.
+    `feeds` are the types of the inputs that the caller writes before a run, `outputs` the tensors that it reads after.
+    `bindings` and `sequences` are inputs in the session's segments: parameters, gradient buffers; sequences of them.
+    `known` inputs have fixed values in this plan. Gradient accumulation overwrites, or adds without `overwrite`.
+    `evaluate` runs a plan without inputs: with it, results that depend only on constants are computed now, not in every
+    run. `segment_bytes` are sizes of the segments, of which the arena and the constants are computed.
 
-    Raises
-    ------
-    UnsupportedError, ModelError
-        An operator that cannot run, or whose inputs do not fit, named with its node.
-    LimitError
-        The plan needs more workspace than `arena_limit`, or cannot do with `memory_budget`.
+    `memory_budget` limits the bytes of workspace: beyond, values are computed again instead of kept. `saves_little`
+    recomputes cheap results, too. `cache` keeps values that depend only on parameters from run to run, with
+    `cache_trained` also values of parameters that steps change. With a memory budget, only values of large constants
+    stay.
+
+    `observe` sees the program as lowered (named "") and after every pass. `keep_all` keeps every float tensor of nodes
+    until the end, as outputs: `Plan.inspected_nodes`. `target` is the back end that the plan is for.
+
+    Raise UnsupportedError or ModelError for an operator that cannot run, or whose inputs do not fit. Raise LimitError
+    for a workspace above `arena_limit`, and for a budget that is not enough.
     """
     if has_control_flow(graph):
         graph = expand_control_flow(graph, {**feeds, **(known or {})})

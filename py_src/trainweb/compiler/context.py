@@ -18,18 +18,9 @@ Places = dict[str, tuple[int, int]]
 class Cache:
     """The segment of values that stay from run to run, as one compilation sees it.
 
-    Parameters
-    ----------
-    fixed
-        Byte offsets of parameters that only loading changes.
-    in_use
-        Values that other plans of the session cache, and their places. Plans share equal values and leave the rest
-        unchanged.
-
-    Attributes
-    ----------
-    places : dict
-        Values that the compiled plan caches.
+    `fixed` are byte offsets of parameters that only loading changes. `in_use` are values that other plans of the
+    session cache, and their places. Plans share equal values and leave the rest unchanged. `places` are the values that
+    the compiled plan caches.
     """
 
     def __init__(self, fixed: Collection[int], in_use: Mapping[str, tuple[int, int]] | None = None) -> None:
@@ -61,27 +52,17 @@ class Cache:
 
 @dataclass(slots=True)
 class Context:
-    """Facts and choices of one compilation.
-
-    Attributes
-    ----------
-    target
-        The back end that the plan is for.
-    memory_budget
-        Bytes of workspace beyond which values are computed again instead of kept; None: no limit.
-    cache
-        Place of the results of hoisted instructions; None: nothing is hoisted.
-    cache_trained
-        True if instructions that depend on trained parameters are hoisted, too.
-    saves_little
-        True if cheap results are recomputed instead of kept for the backward pass.
-    recomputation
-        Cost of the memory budget; set by `rematerialise`.
-    """
+    """Facts and choices of one compilation."""
 
     target: Target
+    """The back end that the plan is for."""
     memory_budget: int | None = None
+    """Bytes of workspace beyond which values are computed again instead of kept; None: no limit."""
     cache: Cache | None = None
+    """Place of the results of hoisted instructions; None: nothing is hoisted."""
     cache_trained: bool = False
+    """True if instructions that depend on trained parameters are hoisted, too."""
     saves_little: bool = False
+    """True if cheap results are recomputed instead of kept for the backward pass."""
     recomputation: Recomputation | None = None
+    """Cost of the memory budget; set by `rematerialise`."""

@@ -68,13 +68,7 @@ class Explanation:
 
 
 def requested_dump(title: str) -> Explanation | None:
-    """Return the printer of a compilation, if the environment asks for it.
-
-    Raises
-    ------
-    ValueError
-        The variable has an unknown value.
-    """
+    """Return the printer of a compilation, if the environment asks for it. Raise ValueError for an unknown value."""
     value = os.environ.get(DUMP, "")
     if value not in ("", "passes"):
         raise ValueError(f"The environment variable {DUMP} can only be passes; it is {value!r}.")

@@ -108,11 +108,10 @@ class _Loop:
         for element, x, reverse in zip(self.elements, self.ins[it.carried :], it.scanned, strict=False):
             if element is not None and element.nbytes:
                 counter, backward = self._place_of_part(reverse)
-                b.emit(
-                    calls.LoopTake(
-                        src=x, counter=counter, dst=element, n=element.nbytes, trips=it.trips, reverse=backward
-                    )
+                call = calls.LoopTake(
+                    src=x, counter=counter, dst=element, n=element.nbytes, trips=it.trips, reverse=backward
                 )
+                b.emit(call)
         b.instructions += self.body
         for result, rows, reverse in zip(self.results[it.carried :], outs[it.carried :], it.stacked, strict=True):
             self._put(result, rows, reverse)

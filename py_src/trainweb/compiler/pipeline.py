@@ -49,26 +49,18 @@ CACHING = Condition("in sessions", lambda context: context.cache is not None)
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named rewriting of programs.
-
-    Attributes
-    ----------
-    after, before
-        Why it must come after or before other passes, by their names.
-    needs
-        Passes without which the program is not complete once this one has run.
-    makes
-        Calls that it makes, and that lowering does not. It is left out for a target that lacks one of them.
-    when
-        In which compilations it runs.
-    """
+    """A named rewriting of programs."""
 
     run: Callable[[Program, Context], None]
     after: Mapping[str, str] = field(default_factory=dict)
     before: Mapping[str, str] = field(default_factory=dict)
+    """Why it must come after or before other passes, by their names."""
     needs: tuple[str, ...] = ()
+    """Passes without which the program is not complete once this one has run."""
     makes: tuple[type[KernelCall], ...] = ()
+    """Calls that it makes, and that lowering does not. It is left out for a target that lacks one of them."""
     when: Condition = ALWAYS
+    """In which compilations it runs."""
 
     @property
     def name(self) -> str:

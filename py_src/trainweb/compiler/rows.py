@@ -90,16 +90,8 @@ def rows_of_loss(
 ) -> tuple[dict[str, Rows], dict[str, str], set[str]]:
     """Return the rows of each tensor that is read only by rows, why others are not, and the gradients of the loss.
 
-    All are empty unless one loss ignores labels.
-
-    Parameters
-    ----------
-    ops
-        The nodes that are computed, in order.
-    types
-        Of all tensors, with static shapes.
-    outputs
-        Tensors that are read after a step.
+    All are empty unless one loss ignores labels. `ops` are the nodes that are computed, in order, `types` the static
+    types of all tensors, `outputs` the tensors that are read after a step.
     """
     losses = [op for op in ops if isinstance(op, Loss)]
     if len(losses) != 1 or losses[0].ignore_index is None:

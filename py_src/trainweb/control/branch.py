@@ -70,13 +70,7 @@ def advice(x: Expansion, name: str) -> str:
 
 
 def write_branch(x: Expansion, node: Node, scope: Scope, branches: Mapping[bool, Graph]) -> None:
-    """Write If as one node.
-
-    Raises
-    ------
-    ModelError, UnsupportedError
-        That is not possible.
-    """
+    """Write If as one node. Raise ModelError or UnsupportedError if that is not possible."""
     condition = x.scalar(node.inputs[0])
     rows: list[tuple[str, dict[bool, str]]] = []
     constants: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}

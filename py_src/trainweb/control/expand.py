@@ -20,19 +20,9 @@ def expand_control_flow(
 ) -> Graph:
     """`graph` with control flow and sequences written out as plain nodes; the graph itself is not changed.
 
-    Parameters
-    ----------
-    types
-        Types of inputs, with values where they are known; else they are as declared.
-    differentiable
-        True if gradients are to go through it.
-
-    Raises
-    ------
-    UnsupportedError
-        The operators that run depend on run time in a way that cannot be written out.
-    LimitError
-        Loops become too many nodes.
+    `types` of inputs have values where these are known; other inputs are as declared. `differentiable`: gradients are
+    to go through it. Raise UnsupportedError if the choice of operators depends on run time in a way that cannot be
+    written out. Raise LimitError if loops become too many nodes.
     """
     source = graph
     if types:

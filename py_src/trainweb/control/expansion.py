@@ -32,16 +32,9 @@ Handler = Callable[["Expansion", Node, "Scope"], None]
 class Scope:
     """Names of a body or a branch, and the tensors of the written graph that they stand for.
 
-    Parameters
-    ----------
-    parent
-        Scope in which names are looked up that are not defined here; None: names stay.
-    prefix
-        Goes before names of nodes and tensors made here.
-    gate
-        Applied to tensors from outside when they are first read here.
-    chosen
-        The condition, a scalar known only at run time, and the value that it must have for this to count.
+    Names that are not defined here are looked up in `parent`; without one they stay. `prefix` goes before names of
+    nodes and tensors made here. `gate` is applied to tensors from outside when they are first read here. `chosen` is
+    the condition, a scalar known only at run time, and the value that it must have for this to count.
     """
 
     def __init__(
@@ -76,19 +69,7 @@ class Mark:
 class Expansion:
     """The writing of a graph without control flow, and the types of its tensors so far.
 
-    Attributes
-    ----------
-    graph : Graph
-        The result: nodes and initializers are added.
-    sequences : dict of str to list of str
-        By name of a sequence the tensors in it. An optional is a sequence of at most one.
-    optionals : set of str
-        Names of optionals.
-    rows : dict of str to str
-        The tensor that holds the items of a sequence as rows, by the name of the sequence. Items have one shape. A loop
-        makes such sequences if its length is not known yet.
-    decided : collection of str
-        Inputs whose values each plan knows, though this graph does not.
+    `decided` are inputs whose values each plan knows, though this graph does not.
     """
 
     def __init__(
@@ -108,8 +89,10 @@ class Expansion:
         for name, t in types.items():
             self.inference.set_input(name, t)
         self.sequences: dict[str, list[str]] = {}
+        """The tensors in each sequence. An optional, which `optionals` names, is a sequence of at most one."""
         self.optionals: set[str] = set()
         self.rows: dict[str, str] = {}
+        """Sequences of one shape as the rows of a tensor; a loop makes them if its length is not known yet."""
         self.handed = handed_names(source)
         self.used = {*source.names(), *source.value_info}
         self._tried: dict[str, int] = {}
@@ -148,7 +131,9 @@ class Expansion:
         if node.op_type == "Identity" and (inputs[0] in self.sequences or inputs[0] in self.rows):
             self.hand(inputs[0], outputs[0])
         elif not is_control(node):
-            self._refuse_sequences(copied)
+            for source in inputs:
+                if source in self.sequences or source in self.rows:
+                    raise UnsupportedError(f"{copied} reads the sequence {source!r}, which only sequence operators do.")
             self.write(copied)
         else:
             outer, self.node = self.node, copied
@@ -161,11 +146,6 @@ class Expansion:
         if name not in scope.names:
             scope.names[name] = self.fresh(scope.prefix + name)
         return scope.names[name]
-
-    def _refuse_sequences(self, node: Node) -> None:
-        for name in node.inputs:
-            if name in self.sequences or name in self.rows:
-                raise UnsupportedError(f"{node} reads the sequence {name!r}, which only sequence operators do.")
 
     # Writing.
 

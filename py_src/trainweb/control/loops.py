@@ -138,13 +138,7 @@ def holds_throughout(x: Expansion, body: Graph) -> bool:
 
 
 def refuse_too_many(x: Expansion, count: int) -> None:
-    """Raise LimitError before iterations are written, where there are more than can be.
-
-    Raises
-    ------
-    LimitError
-        A plan cannot have so many, or they are too many to be written out.
-    """
+    """Raise LimitError before iterations are written, where they are too many for a plan, or to be written out."""
     if count > LOOP_TRIPS:
         raise LimitError(f"{x.node}: it has {count} iterations; a loop in a plan has at most {LOOP_TRIPS}.")
     x.check_unrolled(count)

@@ -89,13 +89,7 @@ def run_again_and_again(x: Expansion, node: Node, scope: Scope, outline: Outline
 
 
 def write_repeat(x: Expansion, node: Node, scope: Scope, outline: Outline) -> list[str]:
-    """Write the loop as one node; its results.
-
-    Raises
-    ------
-    ModelError, UnsupportedError
-        That is not possible.
-    """
+    """Write the loop as one node; its results. Raise ModelError or UnsupportedError if that is not possible."""
     states = [*([outline.condition] if outline.condition else []), *outline.states]
     names = [*states, *(name for name, _ in outline.scanned)]
     if any(name in x.sequences for name in names):

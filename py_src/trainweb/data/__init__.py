@@ -15,6 +15,7 @@ from_csv = Dataset.from_csv
 EXAMPLES = ("first.onnx",)
 
 __all__ = ["Dataset", "Remainder", "example", "from_csv", "from_images", "list_folder", "read_image"]
+__dir__ = __all__.copy
 
 
 def example(name: str) -> bytes:
@@ -34,7 +35,3 @@ def example(name: str) -> bytes:
     if instance_of(str, "name", name) not in EXAMPLES:
         raise UnknownNameError(f"There is no example named {name[:80]!r}. The package has: {', '.join(EXAMPLES)}.")
     return (resources.files(__package__) / name).read_bytes()
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -60,10 +60,7 @@ def plain_array(value: Any, dtype: Any = None) -> np.ndarray:
 def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
     """Rows as a batch; errors name them by their numbers.
 
-    Raises
-    ------
-    FeedError
-        A row is not a mapping, has other names than the first, or an array of another shape.
+    Raise FeedError for a row that is no mapping, has other names than the first, or an array of another shape.
     """
     first = rows[0]
     batch: Batch = {}

@@ -24,7 +24,4 @@ __all__ = [
     "noise_multiplier_for",
     "privacy_spent",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

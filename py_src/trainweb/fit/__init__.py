@@ -6,7 +6,4 @@ from trainweb.fit.trainer import Trainer
 from trainweb.training.history import Epoch, History, Progress, Run
 
 __all__ = ["Epoch", "History", "Progress", "Run", "Trainer"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

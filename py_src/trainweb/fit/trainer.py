@@ -61,14 +61,7 @@ MOST_BYTES, MOST_BATCHES = 1 << 20, 256
 class RowBatches:
     """Batches of arrays, several of which the kernels run at once; in a page `web/src/worker/fit/batches.ts`.
 
-    Parameters
-    ----------
-    plan, steps
-        Of the fit.
-    columns
-        Arrays whose first axis counts rows.
-    left
-        The numbers of the rows of each batch.
+    The first axis of each of `columns` counts rows. `left` has the numbers of the rows of each batch.
     """
 
     def __init__(
@@ -87,20 +80,10 @@ class RowBatches:
         return not is_watched and not core.models.deciding["train"]
 
     def run(self, accumulate: int, every: int | None) -> tuple[list[float], Exception | None] | None:
-        """Run the next batches, as many as take a few milliseconds.
+        """Run the next batches, as many as take a few milliseconds; the losses up to a batch that fails, and its error.
 
-        Parameters
-        ----------
-        accumulate
-            Batches for an optimizer step.
-        every
-            Optimizer steps after which the fit stores a checkpoint.
-
-        Returns
-        -------
-        tuple or None
-            The losses up to a batch that fails, and its error. None: the plans are not here together, or the loss is
-            not one float32; nothing has happened.
+        There are `accumulate` batches for an optimizer step. The fit stores a checkpoint after `every` optimizer steps.
+        None: the plans are not here together, or the loss is not one float32; nothing has happened.
         """
         if not self.left:
             return [], None

@@ -7,7 +7,4 @@ docs/federated.md has the whole story.
 """
 
 __all__: list[str] = []
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -20,46 +20,30 @@ from trainweb.model.lazy import LazyTensor, stays_outside
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """The roles of the inputs and outputs of a body in its loop.
-
-    Attributes
-    ----------
-    trips : int
-        How often it runs, or, with an `Ending`, at most.
-    carried : int
-        Inputs, the first ones, that are the outputs of the iteration before.
-    scanned : tuple of bool
-        The next inputs, of which an iteration has its element along axis 0: true if from the end.
-    stacked : tuple of bool
-        Outputs after the carried ones, which are put together along axis 0, and whether from the end.
-    """
+    """The roles of the inputs and outputs of a body in its loop."""
 
     trips: int
+    """How often it runs, or, with an `Ending`, at most."""
     carried: int
+    """Inputs, the first ones, that are the outputs of the iteration before."""
     scanned: tuple[bool, ...]
+    """The next inputs, of which an iteration has its element along axis 0: true if from the end."""
     stacked: tuple[bool, ...]
+    """Outputs after the carried ones, which are put together along axis 0, and whether from the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a loop whose number of iterations is known only at run time.
-
-    Attributes
-    ----------
-    count : Buf, optional
-        How often it runs at most, an int64.
-    conditional : bool
-        True if the first carried tensor is the condition of the next iteration.
-    steps : Buf, optional
-        The number of iterations that ran, an int64.
-    may_fail : bool
-        True if the loop could go on beyond its largest number of iterations, which is an error.
-    """
+    """The end of a loop whose number of iterations is known only at run time."""
 
     count: Buf | None
+    """How often it runs at most, an int64."""
     conditional: bool = False
+    """True if the first carried tensor is the condition of the next iteration."""
     steps: Buf | None = None
+    """The number of iterations that ran, an int64."""
     may_fail: bool = False
+    """True if the loop could go on beyond its largest number of iterations, which is an error."""
 
 
 class Builder:

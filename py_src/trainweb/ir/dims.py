@@ -62,14 +62,8 @@ class Atom:
 class Symbol(Atom):
     """An unknown size, or an unknown number among data.
 
-    Attributes
-    ----------
-    low : int or None
-        No value is smaller; None for numbers among data, which may be negative.
-    named : bool
-        True if the model calls it by this name.
-    part : tuple or None
-        (whole, k, r) of the quotient of a symbol that is known to be k * quotient + r.
+    No value is smaller than `low`; it is None for numbers among data, which may be negative. `named`: the model calls
+    it by this name. `part` is (whole, k, r) of the quotient of a symbol that is known to be k * quotient + r.
     """
 
     __slots__ = ("low", "named", "order", "part")
@@ -359,13 +353,7 @@ def table_of(dims: Iterable[Any]) -> Symbols | None:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return whether two sizes are equal, whatever the symbols are.
-
-    Raises
-    ------
-    UndecidedError
-        That depends.
-    """
+    """Return whether two sizes are equal, whatever the symbols are. Raise UndecidedError if that depends."""
     difference = resolve(a - b)
     if not isinstance(difference, SymbolicDim):
         return bool(difference == 0)

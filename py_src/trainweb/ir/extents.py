@@ -1,4 +1,4 @@
-"""Functions that the expressions of kernels.def may use besides `max`, `min` and `prod`."""
+"""Functions that facts of kernels.def use besides `max`, `min` and `prod`; conditions are only checked in C."""
 
 from __future__ import annotations
 
@@ -13,8 +13,3 @@ def ceil4(n: int) -> int:
 def reach_up(dims: Sequence[int], strides: Sequence[int]) -> int:
     """Return the largest offset that strides lead up from the first element."""
     return sum((d - 1) * max(s, 0) for d, s in zip(dims, strides, strict=True))
-
-
-def reach_down(dims: Sequence[int], strides: Sequence[int]) -> int:
-    """Return the largest offset that strides lead down from the first element."""
-    return -sum((d - 1) * min(s, 0) for d, s in zip(dims, strides, strict=True))

@@ -22,18 +22,12 @@ KEYS = -1
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of the loss in a tensor that is read only by rows (compiler/rows.py).
-
-    Attributes
-    ----------
-    parts
-        The axes in row-major order.
-    level
-        The most attentions on a way to the loss: which rows are wanted depends on their masks.
-    """
+    """The rows of the loss in a tensor that is read only by rows (compiler/rows.py)."""
 
     parts: tuple[AxisPart, ...]
+    """The axes in row-major order."""
     level: int
+    """The most attentions on a way to the loss: which rows are wanted depends on their masks."""
 
     def of_loop(self, n: int, stride: int) -> int | None:
         """Return the rows from one step of a loop of `n` steps to the next; None if it leaves a part of the axes."""
@@ -180,44 +174,30 @@ class KernelCall:
 
     A class with the keyword `kernel` is a call of a kernel. Its annotated fields are the arguments, and its place among
     these classes is the opcode. All else follows from them and from the other keywords.
-
-    Attributes
-    ----------
-    KERNEL : str
-        Name of the kernel.
-    OPCODE, WORDS : int
-        Its number in plans, and the number of words of its arguments there.
-    ARGUMENTS, OPERANDS, FLOATS, OPTIONAL_RESULTS : tuple of str
-        All fields in the order of kernels.def; the buffers; the floats; the buffers that are only written and may be
-        None.
-    ACCUMULATED : tuple of str
-        Results that the call adds to where `accumulate` is 1.
-    RESULT : str
-        The result that goes through the epilogue, if there is one.
-    UPDATES : tuple of str
-        State that the call updates and that no result depends on.
-    FAILS : tuple of str
-        Inputs whose contents may make the call fail, wherever they come from.
-    PARTS : tuple of str
-        Results that may be a part of a tensor: the call leaves the rest of it unchanged.
-    node : str
-        The node that the call comes from, for errors.
-    position : int
-        Its position in its `Program`, which alone sets it.
     """
 
     KERNEL: ClassVar[str]
+    """Name of the kernel."""
     OPCODE: ClassVar[int]
     WORDS: ClassVar[int]
+    """Its number in plans, and the number of words of its arguments there."""
     ARGUMENTS: ClassVar[tuple[str, ...]] = ()
     OPERANDS: ClassVar[tuple[str, ...]] = ()
     FLOATS: ClassVar[tuple[str, ...]] = ()
     OPTIONAL_RESULTS: ClassVar[tuple[str, ...]] = ()
+    """All fields in the order of kernels.def; the buffers; the floats; the buffers that are only written and may be
+    None.
+    """
     ACCUMULATED: ClassVar[tuple[str, ...]] = ()
+    """Results that the call adds to where `accumulate` is 1."""
     RESULT: ClassVar[str] = ""
+    """The result that goes through the epilogue, if there is one."""
     UPDATES: ClassVar[tuple[str, ...]] = ()
+    """State that the call updates and that no result depends on."""
     FAILS: ClassVar[tuple[str, ...]] = ()
+    """Inputs whose contents may make the call fail, wherever they come from."""
     PARTS: ClassVar[tuple[str, ...]] = ()
+    """Results that may be a part of a tensor: the call leaves the rest of it unchanged."""
     KERNELS: ClassVar[list[type[KernelCall]]] = []
     """The classes of kernels in the order of their opcodes."""
     _SCRATCH: ClassVar[dict[str, ScratchSize]] = {}
@@ -227,7 +207,9 @@ class KernelCall:
     """Getters of what the call reads: where it only writes its results, and where it accumulates."""
     _WRITES: ClassVar[Callable[[Any], tuple[Buf | None, ...]]]
     node: str
+    """The node that the call comes from, for errors."""
     position: int
+    """Its position in its `Program`, which alone sets it."""
 
     def __init_subclass__(
         cls,

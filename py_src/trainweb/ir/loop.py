@@ -13,18 +13,8 @@ from trainweb.ir.layout import ARENA
 class LoopCall(KernelCall):
     """Instructions of which those between `loop_begin` and `loop_end` run `trips` times, or less often.
 
-    Parameters
-    ----------
-    body : sequence of Instruction
-        All of them; those outside of the two bring first states in and last ones out.
-    trips : int
-        Iterations.
-    inner : frozenset of Storage
-        Storages that nobody outside knows; their offsets are those in `workspace`.
-    workspace : Buf
-        What holds them.
-    may_fail : bool
-        True if the contents of the workspace, a condition, may make it fail.
+    The other instructions of `body` bring first states in and last ones out. Storages in `inner` are known to nobody
+    outside; their offsets are those in `workspace`. `may_fail`: a condition in the workspace may make it fail.
     """
 
     KERNEL = "loop"

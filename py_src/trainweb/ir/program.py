@@ -16,24 +16,16 @@ from trainweb.ir.layout import ARENA
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """The cost of a memory budget for a plan.
-
-    Attributes
-    ----------
-    full_bytes : int
-        Workspace of the plan without a budget.
-    instructions : int
-        Number of instructions that run again.
-    flops : int
-        Operations of products and convolutions in them.
-    share : float
-        Rough time of them, in parts of the time without a budget.
-    """
+    """The cost of a memory budget for a plan."""
 
     full_bytes: int
+    """Workspace of the plan without a budget."""
     instructions: int = 0
+    """Number of instructions that run again."""
     flops: int = 0
+    """Operations of products and convolutions in them."""
     share: float = 0.0
+    """Rough time of them, in parts of the time without a budget."""
 
 
 ATTENTION, HEAD = "attention", "the loss of the head"
@@ -41,21 +33,14 @@ ATTENTION, HEAD = "attention", "the loss of the head"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A pass left a candidate as it was.
-
-    Attributes
-    ----------
-    what : str
-        The instructions that the pass was about, such as "attention".
-    node : str
-        The node that they were made of.
-    reason : str
-        The fact that kept the pass from firing.
-    """
+    """A pass left a candidate as it was."""
 
     what: str
+    """The instructions that the pass was about, such as "attention"."""
     node: str
+    """The node that they were made of."""
     reason: str
+    """The fact that kept the pass from firing."""
 
     def __str__(self) -> str:
         return f"{self.what} at {self.node} stays as it is: {self.reason}"
@@ -203,7 +188,9 @@ class Program:
             after = before + ((len(new) + 1) << self._bits)
         else:
             while self._instructions[at].position - before <= len(new):
-                self._spread()
+                for i in self._instructions:  # makes room between them
+                    i.position <<= GAP_BITS
+                self._bits += GAP_BITS
                 before <<= GAP_BITS
             after = self._instructions[at].position
         for k, i in enumerate(new, 1):
@@ -211,12 +198,6 @@ class Program:
             self._note(i)
         self._instructions[at:at] = new
         self._changes += 1
-
-    def _spread(self) -> None:
-        """Make room between instructions."""
-        for i in self._instructions:
-            i.position <<= GAP_BITS
-        self._bits += GAP_BITS
 
     def _note(self, i: Instruction) -> None:
         for index, bufs in ((self._readers, i.reads), (self._writers, i.writes)):

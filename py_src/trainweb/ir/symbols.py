@@ -71,14 +71,8 @@ class Known:
 class SymbolTable:
     """Symbols, the atoms made of them, and the knowledge of both.
 
-    Attributes
-    ----------
-    version : int
-        Counts what has been found out; dims look themselves up again when it has grown.
-    node : object
-        The operator with the present question; its text is for errors.
-    conflict : str or None
-        Contradiction to the last equation that could not hold.
+    `version` counts facts; dims look themselves up again when it has grown. `node` is the operator with the present
+    question, for errors. `conflict` is the contradiction to the last equation that could not hold.
     """
 
     def __init__(self) -> None:
@@ -363,13 +357,7 @@ class SymbolTable:
         return [f"{self._equation(a)}, as {self._reasons[a]}" for a in named]
 
     def fix(self, sizes: Mapping[str, int]) -> None:
-        """Give symbols their sizes.
-
-        Raises
-        ------
-        ModelError
-            There is no such symbol, or its size contradicts what operators demand.
-        """
+        """Give symbols their sizes. Raise ModelError for an unknown symbol, and for a size that operators refuse."""
         for name, size in sizes.items():
             symbol = self.symbols.get(name)
             if symbol is None:

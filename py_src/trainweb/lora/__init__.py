@@ -15,7 +15,4 @@ from trainweb.lora.config import LoraConfig
 from trainweb.lora.model import inject
 
 __all__ = ["Adapter", "LoraConfig", "LoraModel", "inject"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -331,12 +331,7 @@ def _check_finite(tensor: Tensor, where: str) -> None:
 def holder_of(name: str, source: Source) -> ParameterHolder:
     """The parameters of a session, of a checkpoint state, or these themselves.
 
-    Raises
-    ------
-    TypeError
-        The argument of this name is neither.
-    ReleasedError
-        The session was released.
+    Raise TypeError for another argument, which has this name, and ReleasedError for a session that was released.
     """
     if isinstance(source, ParameterHolder):
         return source

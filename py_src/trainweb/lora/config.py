@@ -214,12 +214,8 @@ def chosen(patterns: Sequence[str] | str, modules: Sequence[str], argument: str,
 
     A list holds names or the last parts of names (`q_proj` is every `...q_proj`); a str is a name, such a part, or a
     regular expression that must match a whole name. Of `modules_to_save`, an end is enough: `classifier` is
-    `pre_classifier`, too. With `of_peft`, a str is an expression, and names without a module are left out.
-
-    Raises
-    ------
-    ModelError
-        One of them stands for no module, or with `of_peft` none stands for any.
+    `pre_classifier`, too. With `of_peft`, a str is an expression, and names without a module are left out. Raise
+    ModelError if one of them stands for no module, or with `of_peft` none stands for any.
     """
     from trainweb.settings import matching
 

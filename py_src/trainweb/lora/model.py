@@ -138,12 +138,7 @@ def _targeted(layers: Sequence[Layer], targets: Sequence[str] | str | None, of_p
 def adapted_by(lora: Mapping[str, Any], model: Callable[[], Any]) -> LoraModel:
     """The model with the adapters that these settings ask for.
 
-    Raises
-    ------
-    TypeError
-        A setting has an unknown name.
-    ModelError
-        A setting has a wrong value.
+    Raise TypeError for an unknown name, and ModelError for a wrong value.
     """
     if not isinstance(lora, Mapping):
         raise messages.BAD_SETTING(name="lora", value=lora, expected="{'rank': 8}, or PEFT's {'adapter_config': TEXT}")

@@ -289,7 +289,8 @@ def check_edges(graph: Graph, free: Mapping[int, Mapping[str, Reader]]) -> dict[
     in_order = True
     for index, node in enumerate(graph.nodes):
         before = set()
-        for name, reader in _reads(node, free):
+        edges: list[tuple[str, Reader]] = [(name, node) for name in node.inputs if name]
+        for name, reader in (*edges, *captured(node, free)):
             made_by = maker.get(name)
             if made_by is None:
                 outer.setdefault(name, reader)
@@ -303,11 +304,6 @@ def check_edges(graph: Graph, free: Mapping[int, Mapping[str, Reader]]) -> dict[
         if value.name not in maker:
             outer.setdefault(value.name, f"the outputs of graph {graph.name!r}")
     return outer
-
-
-def _reads(node: Node, free: Mapping[int, Mapping[str, Reader]]) -> Iterator[tuple[str, Reader]]:
-    yield from ((name, node) for name in node.inputs if name)
-    yield from captured(node, free)
 
 
 def _makers(graph: Graph) -> dict[str, int]:

@@ -21,7 +21,4 @@ __all__ = [
     "optim",
     "save_checkpoint",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

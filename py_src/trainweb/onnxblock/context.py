@@ -48,13 +48,7 @@ class ModelAccessor:
             self._view.sync(self.graph)
 
     def value(self, name: str) -> Value | Sequence:
-        """Type of a tensor; a declared one goes before an inferred one.
-
-        Raises
-        ------
-        ModelError
-            There is no such tensor.
-        """
+        """Type of a tensor; a declared one goes before an inferred one. Raise ModelError for an unknown tensor."""
         declared = {v.name: v for v in (*self.graph.value_info.values(), *self.graph.outputs, *self.graph.inputs)}
         value = declared.get(name)
         if value is not None and (isinstance(value, Sequence) or value.shape is not None):
@@ -122,13 +116,7 @@ class _State:
 
 
 def current() -> ModelAccessor:
-    """The accessor of the model under construction.
-
-    Raises
-    ------
-    SessionError
-        No context manager is active.
-    """
+    """The accessor of the model under construction. Raise SessionError if no context manager is active."""
     if _State.accessor is None:
         raise SessionError("A block adds to a model: call it inside `with onnxblock.base(model):`.")
     return _State.accessor

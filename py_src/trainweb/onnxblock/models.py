@@ -70,25 +70,13 @@ def build_training_models(
     updates: Mapping[str, str] | None = None,
     former: ShapeInference | None = None,
 ) -> TrainingModels:
-    """The training and the eval model of a graph whose first output is the loss.
+    """The training and the eval model of a graph whose first output is the loss; the graph is not changed.
 
-    Parameters
-    ----------
-    graph : Graph
-        Forward graph; it is not changed.
-    trainable : sequence of str
-        Initializers (or graph inputs) to differentiate.
-    frozen : sequence of str
-        Initializers that become inputs without gradient. Running statistics of batch normalizations
-        that train are added.
-    batch_norm : {"train", "as_exported"}, optional
-        Whether a BatchNormalization in inference mode trains, unless it is frozen. None: if all are in it.
-    stopped : sequence of str
-        Tensors that no gradient goes through.
-    updates : mapping of str to str, optional
-        Tensors whose value initializers have after each step, by these.
-    former : ShapeInference, optional
-        Types of the graph, where they were asked for before.
+    Initializers or inputs in `trainable` are differentiated. Initializers in `frozen` become inputs without gradient,
+    and so do running statistics of batch normalizations that train. `batch_norm` says whether a BatchNormalization in
+    inference mode trains, unless it is frozen; None: if all are in it. No gradient goes through `stopped`. `updates`
+    has tensors whose value initializers have after each step, by these. `former` has types of the graph, where they
+    were asked for before.
     """
     loss = graph.outputs[0]
     _check_loss(loss)
@@ -122,16 +110,8 @@ def build_training_models(
 def note_own_outputs(models: TrainingModels, before: Collection[str], outputs: Iterable[str]) -> None:
     """Note the outputs of the base model in the eval model, which may give others and a loss made of them.
 
-    A loss that trains its own layers is a part of the model: then nothing is noted.
-
-    Parameters
-    ----------
-    models
-        Training and eval model.
-    before
-        Names of the base model's tensors, before a loss was added.
-    outputs
-        Those that the loss takes.
+    A loss that trains its own layers is a part of the model: then nothing is noted. `before` are names of the base
+    model's tensors, before a loss was added. The loss takes `outputs`.
     """
     graph, makers = models.evaluation, models.evaluation.producers()
     graph.metadata.pop(OWN_OUTPUTS, None)

@@ -346,12 +346,8 @@ class Optimizer(ForwardBlock):
         if group.learning_rate_factor != 1:
             factor = add_initializer_of("float32", "learning_rate_factor", [group.learning_rate_factor])
             names["learning_rate"] = self.add_node("Mul", ["learning_rate", factor])
-        return group.optimizer._add_update([names[n] for n in self._operator_inputs()])
-
-    def _operator_inputs(self) -> list[str]:
-        """Return the inputs of the operator, with only the kept moments."""
-        moments = {m.input for m in (*operators.MOMENTS, operators.AVERAGES)}
-        return [n for n in self._operator.inputs if n not in moments or n in self._moments]
+        left_out = {m.input for m in (*operators.MOMENTS, operators.AVERAGES)}.difference(self._moments)
+        return group.optimizer._add_update([names[n] for n in self._operator.inputs if n not in left_out])
 
     def _add_update(self, inputs: Sequence[str]) -> str:
         """Add only the operator, with `inputs` in the place of its inputs in an optimizer model."""

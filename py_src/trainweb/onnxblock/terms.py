@@ -93,13 +93,9 @@ class Term:
 class LossTerms(Block):
     """The weighted sum of terms.
 
-    Parameters
-    ----------
-    weights : str or dict, optional
-        Weights of rows in every term, or weights by outputs.
-    loss : mapping
-        A term or a list of terms by outputs of the model. A term is the name of a loss, a Block, or a dict. A dict has
-        the name as "type" or "name", a "weight" (1 by default), and settings.
+    `loss` has a term or a list of terms by outputs of the model. A term is the name of a loss, a Block, or a dict. A
+    dict has the name as "type" or "name", a "weight" (1 by default), and settings. `weights` weigh rows in every term,
+    or by outputs.
     """
 
     def __init__(self, loss: Mapping[str, Any], weights: Any = None) -> None:

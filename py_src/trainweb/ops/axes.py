@@ -21,27 +21,18 @@ Types: TypeAlias = Sequence[TensorType | None]
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Labels of axes; equal labels are the same axis.
-
-    Attributes
-    ----------
-    inputs
-        Labels of each input's axes; None for parameters such as a shape. Missing ones at the end are parameters.
-    output
-        Labels of the axes of every output.
-    mixed
-        Labels of axes along which an output's element depends on several elements, or on its position.
-    shape_input
-        The input that holds the output's shape, if there is one.
-    moves
-        True if the output is elements of the first input in another order or shape.
-    """
+    """Labels of axes; equal labels are the same axis."""
 
     inputs: Sequence[Labels | None]
+    """Labels of each input's axes; None for parameters such as a shape. Missing ones at the end are parameters."""
     output: Labels
+    """Labels of the axes of every output."""
     mixed: frozenset[Hashable] = frozenset()
+    """Labels of axes along which an output's element depends on several elements, or on its position."""
     shape_input: int | None = None
+    """The input that holds the output's shape, if there is one."""
     moves: bool = False
+    """True if the output is elements of the first input in another order or shape."""
 
 
 def axes_of(op: Op, types: Types, result: TensorType) -> Axes | None:

@@ -236,11 +236,10 @@ class ConvGrad(_Convolution):
             return
         dw = dw or b.temp("float32", w.shape)
         ends: Ends = {"n": x.shape[0], "c": x.shape[1], "m": w.shape[0]}
-        b.emit(
-            calls.ConvWeightGradient(
-                x=x, dy=dy, dw=dw, db=db, groups=self.group, accumulate=0, **ends, **win.arguments()
-            )
+        call = calls.ConvWeightGradient(
+            x=x, dy=dy, dw=dw, db=db, groups=self.group, accumulate=0, **ends, **win.arguments()
         )
+        b.emit(call)
 
 
 class ConvTranspose(_Convolution):

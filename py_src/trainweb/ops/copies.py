@@ -40,18 +40,17 @@ def strided_copy(
         count = (prod(sizes),)
         b.copy(out.view(count, out_start), source.view(count, source_start))
         return
-    b.emit(
-        calls.StridedCopy(
-            src=source,
-            dst=out,
-            size=ITEM_SIZE[out.dtype],
-            dims=padded(sizes, 1, b),
-            src_strides=padded(start, 0, b),
-            dst_strides=padded(to, 0, b),
-            src_offset=source_start,
-            dst_offset=out_start,
-        )
+    call = calls.StridedCopy(
+        src=source,
+        dst=out,
+        size=ITEM_SIZE[out.dtype],
+        dims=padded(sizes, 1, b),
+        src_strides=padded(start, 0, b),
+        dst_strides=padded(to, 0, b),
+        src_offset=source_start,
+        dst_offset=out_start,
     )
+    b.emit(call)
 
 
 def transpose(b: Builder, out: Buf, x: Buf, perm: Sequence[int]) -> None:
@@ -78,15 +77,14 @@ def copy_axis(b: Builder, out: Buf, x: Buf, axis: int, size: int, *, out_start: 
 
 def gather_axis(b: Builder, out: Buf, x: Buf, indices: Buf, axis: int) -> None:
     """Slices of `x` along `axis`, picked by `indices`."""
-    b.emit(
-        calls.Gather(
-            data=x,
-            indices=indices,
-            y=out,
-            outer=prod(x.shape[:axis]),
-            dim=x.shape[axis],
-            n=indices.size,
-            inner=prod(x.shape[axis + 1 :]) * ITEM_SIZE[x.dtype],
-            index_size=ITEM_SIZE[indices.dtype],
-        )
+    call = calls.Gather(
+        data=x,
+        indices=indices,
+        y=out,
+        outer=prod(x.shape[:axis]),
+        dim=x.shape[axis],
+        n=indices.size,
+        inner=prod(x.shape[axis + 1 :]) * ITEM_SIZE[x.dtype],
+        index_size=ITEM_SIZE[indices.dtype],
     )
+    b.emit(call)

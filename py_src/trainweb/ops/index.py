@@ -122,18 +122,17 @@ class GatherGrad(Op):
         shape = outs[0].shape
         axis = self.axis % len(shape)
         b.check_index(indices, shape[axis])
-        b.emit(
-            calls.GatherGrad(
-                dy=dy,
-                indices=indices,
-                dx=outs[0],
-                outer=prod(shape[:axis]),
-                dim=shape[axis],
-                n=indices.size,
-                inner=prod(shape[axis + 1 :]),
-                index_size=ITEM_SIZE[indices.dtype],
-            )
+        call = calls.GatherGrad(
+            dy=dy,
+            indices=indices,
+            dx=outs[0],
+            outer=prod(shape[:axis]),
+            dim=shape[axis],
+            n=indices.size,
+            inner=prod(shape[axis + 1 :]),
+            index_size=ITEM_SIZE[indices.dtype],
         )
+        b.emit(call)
 
 
 # ---- one index per element
@@ -462,15 +461,14 @@ class OneHot(Op):
             b.elementwise([indices], [numbers], lambda e, x: e.cast(x, "int64"))
         shape = outs[0].shape
         axis = self.axis % len(shape)
-        b.emit(
-            calls.OneHot(
-                indices=indices,
-                values=values,
-                y=outs[0],
-                outer=prod(shape[:axis]),
-                depth=shape[axis],
-                inner=prod(shape[axis + 1 :]),
-                size=ITEM_SIZE[values.dtype],
-                index_size=ITEM_SIZE[indices.dtype],
-            )
+        call = calls.OneHot(
+            indices=indices,
+            values=values,
+            y=outs[0],
+            outer=prod(shape[:axis]),
+            depth=shape[axis],
+            inner=prod(shape[axis + 1 :]),
+            size=ITEM_SIZE[values.dtype],
+            index_size=ITEM_SIZE[indices.dtype],
         )
+        b.emit(call)

@@ -43,29 +43,21 @@ SIGN_BITS = {"int4": 1 << 3, "int8": 1 << 7, "int16": 1 << 15}
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A matrix [rows, cols], stored with `pitch` numbers a row, and its blocks, which have a scale each.
-
-    Attributes
-    ----------
-    block_rows, block_cols : int
-        Elements of a block.
-    scale_row, scale_col : int
-        Distance of the scales of neighbouring blocks.
-    zero_row : int, optional
-        Distance of the zero points of blocks one below the other, if it is another.
-    center : int, optional
-        The number that stands for zero without zero points; 0 unless it is given.
-    """
+    """A matrix [rows, cols], stored with `pitch` numbers a row, and its blocks, which have a scale each."""
 
     rows: int
     cols: int
     pitch: int
     block_rows: int
     block_cols: int
+    """Elements of a block."""
     scale_row: int
     scale_col: int
+    """Distance of the scales of neighbouring blocks."""
     zero_row: int | None = None
+    """Distance of the zero points of blocks one below the other, if it is another."""
     center: int = 0
+    """The number that stands for zero without zero points; 0 unless it is given."""
 
 
 def dequantize(m: Blocks, y: Buf, x: Buf, scale: Buf | None, zero: Buf | None) -> calls.Dequantize:

@@ -68,34 +68,33 @@ def multiply(
     `steps` are the elements between matrices of the batch: of left, right and out.
     """
     m, n, k = sizes
-    b.emit(
-        calls.Gemm(
-            a=left,
-            b=right,
-            bias=bias,
-            c=out,
-            m=m,
-            n=n,
-            k=k,
-            a_row=1 if turned[0] else k,
-            a_col=m if turned[0] else 1,
-            b_row=1 if turned[1] else n,
-            b_col=k if turned[1] else 1,
-            c_row=n,
-            bias_row=bias_strides[0],
-            bias_col=bias_strides[1],
-            batch=batch,
-            a_batch=steps[0],
-            b_batch=steps[1],
-            c_batch=steps[2],
-            bias_batch=(0, 0),
-            alpha=float(alpha),
-            beta=float(beta),
-            accumulate=0,
-            activation=0,
-            clears=0,
-        )
+    call = calls.Gemm(
+        a=left,
+        b=right,
+        bias=bias,
+        c=out,
+        m=m,
+        n=n,
+        k=k,
+        a_row=1 if turned[0] else k,
+        a_col=m if turned[0] else 1,
+        b_row=1 if turned[1] else n,
+        b_col=k if turned[1] else 1,
+        c_row=n,
+        bias_row=bias_strides[0],
+        bias_col=bias_strides[1],
+        batch=batch,
+        a_batch=steps[0],
+        b_batch=steps[1],
+        c_batch=steps[2],
+        bias_batch=(0, 0),
+        alpha=float(alpha),
+        beta=float(beta),
+        accumulate=0,
+        activation=0,
+        clears=0,
     )
+    b.emit(call)
 
 
 def lower_matmul(
@@ -118,24 +117,23 @@ def lower_matmul(
         a_at, b_at, c_at = (sum(i * s for i, s in zip(index, row, strict=False)) for row in strides)
         a, w, c = (buf.view((buf.size - at,), at) for buf, at in ((left, a_at), (right, b_at), (out, c_at)))
         if out.dtype != "float32":
-            b.emit(
-                calls.GemmInt(
-                    a=a,
-                    b=w,
-                    c=c,
-                    m=m,
-                    n=n,
-                    k=k,
-                    a_row=1 if trans_a else k,
-                    a_col=m if trans_a else 1,
-                    b_row=1 if trans_b else n,
-                    b_col=k if trans_b else 1,
-                    batch=dims,
-                    a_batch=inner[0],
-                    b_batch=inner[1],
-                    size=ITEM_SIZE[out.dtype],
-                )
+            call = calls.GemmInt(
+                a=a,
+                b=w,
+                c=c,
+                m=m,
+                n=n,
+                k=k,
+                a_row=1 if trans_a else k,
+                a_col=m if trans_a else 1,
+                b_row=1 if trans_b else n,
+                b_col=k if trans_b else 1,
+                batch=dims,
+                a_batch=inner[0],
+                b_batch=inner[1],
+                size=ITEM_SIZE[out.dtype],
             )
+            b.emit(call)
             continue
         multiply(b, a, w, c, (m, n, k), (trans_a, trans_b), batch=dims, steps=inner, alpha=alpha)
 

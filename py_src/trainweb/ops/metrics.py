@@ -48,12 +48,8 @@ class _Metric(Op, abstract=True):
     def scores(self, predicted: tuple[int, ...], target: tuple[int, ...]) -> Scores:
         """The axis of classes is the last, or the second; as many predictions as targets are of two classes.
 
-        If sizes are not known, ranks decide; the plan is compiled when they are.
-
-        Raises
-        ------
-        FeedError
-            The shapes do not fit.
+        If sizes are not known, ranks decide; the plan is compiled when they are. Raise FeedError if the shapes do not
+        fit.
         """
         is_known, ranks = static(*predicted, *target), len(predicted) - len(target)
         if prod(predicted) == prod(target) if is_known else ranks == 0 and equal_shapes(predicted, target):
@@ -127,20 +123,19 @@ class ClassCounts(_Counts):
         else:
             predicted = b.temp("int64", targets.shape)
             b.emit(calls.ArgReduce(x=scores, y=predicted, outer=outer, n=n, inner=inner, select_max=1, last_index=0))
-        b.emit(
-            calls.CountClasses(
-                predicted=predicted,
-                targets=targets,
-                weights=weights,
-                sums=outs[0] or b.temp("float64", self.sums_shape(n)),
-                faults=outs[1] or b.temp("float64", (3,)),
-                n=prod(targets.shape),
-                classes=n,
-                mode=MODES[self.count],
-                ignores=self.ignores,
-                ignored=self.ignored,
-            )
+        call = calls.CountClasses(
+            predicted=predicted,
+            targets=targets,
+            weights=weights,
+            sums=outs[0] or b.temp("float64", self.sums_shape(n)),
+            faults=outs[1] or b.temp("float64", (3,)),
+            n=prod(targets.shape),
+            classes=n,
+            mode=MODES[self.count],
+            ignores=self.ignores,
+            ignored=self.ignored,
         )
+        b.emit(call)
 
     def sums_shape(self, n: int) -> tuple[int, int]:
         """Shape of the sums for so many classes."""
@@ -173,21 +168,20 @@ class TopCounts(_Counts):
 
             b.elementwise([both], [scores.view((outer, 1)), pair], second)
             scores = both
-        b.emit(
-            calls.CountTop(
-                scores=scores,
-                targets=targets,
-                weights=weights,
-                sums=outs[0] or b.temp("float64", (2, 1)),
-                faults=outs[1] or b.temp("float64", (3,)),
-                outer=outer,
-                classes=n,
-                inner=inner,
-                k=self.k,
-                ignores=self.ignores,
-                ignored=self.ignored,
-            )
+        call = calls.CountTop(
+            scores=scores,
+            targets=targets,
+            weights=weights,
+            sums=outs[0] or b.temp("float64", (2, 1)),
+            faults=outs[1] or b.temp("float64", (3,)),
+            outer=outer,
+            classes=n,
+            inner=inner,
+            k=self.k,
+            ignores=self.ignores,
+            ignored=self.ignored,
         )
+        b.emit(call)
 
 
 class ErrorSums(_Metric):

@@ -65,19 +65,18 @@ class _ForwardNorm(_LayerNorm, abstract=True):
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf | None = None) -> None:
         y, *mean, inv = outs[: self.n_outputs]
-        b.emit(
-            calls.LayerNorm(
-                x=x,
-                scale=scale,
-                bias=bias,
-                y=y or b.temp("float32", x.shape),
-                mean=mean[0] if mean else None,
-                inv_std=inv,
-                epsilon=self.epsilon,
-                rms=int(not mean),
-                **self.sizes(x.shape),
-            )
+        call = calls.LayerNorm(
+            x=x,
+            scale=scale,
+            bias=bias,
+            y=y or b.temp("float32", x.shape),
+            mean=mean[0] if mean else None,
+            inv_std=inv,
+            epsilon=self.epsilon,
+            rms=int(not mean),
+            **self.sizes(x.shape),
         )
+        b.emit(call)
 
 
 class LayerNormalization(_ForwardNorm):
@@ -136,20 +135,19 @@ class _LayerNormGrad(_LayerNorm, abstract=True):
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, *statistics: Buf) -> None:
         dx, dscale, dbias = [*outs, None][:3]
         *mean, inv = statistics
-        b.emit(
-            calls.LayerNormGrad(
-                dy=dy,
-                x=x,
-                scale=scale,
-                mean=mean[0] if mean else None,
-                inv_std=inv,
-                dx=dx,
-                dscale=dscale,
-                dbias=dbias,
-                rms=int(not mean),
-                **self.sizes(x.shape),
-            )
+        call = calls.LayerNormGrad(
+            dy=dy,
+            x=x,
+            scale=scale,
+            mean=mean[0] if mean else None,
+            inv_std=inv,
+            dx=dx,
+            dscale=dscale,
+            dbias=dbias,
+            rms=int(not mean),
+            **self.sizes(x.shape),
         )
+        b.emit(call)
 
 
 class LayerNormalizationGrad(_LayerNormGrad):
@@ -213,18 +211,17 @@ class _BatchNorm(_ChannelNorm, abstract=True):
         """Normalise by batch statistics."""
         if x.size == scale.size:
             warn(ONE_VALUE)
-        b.emit(
-            calls.BatchNormTrain(
-                x=x,
-                scale=scale,
-                bias=bias,
-                y=y or b.temp("float32", x.shape),
-                epsilon=self.epsilon,
-                momentum=self.momentum,
-                **outs,
-                **self.sizes(x.shape),
-            )
+        call = calls.BatchNormTrain(
+            x=x,
+            scale=scale,
+            bias=bias,
+            y=y or b.temp("float32", x.shape),
+            epsilon=self.epsilon,
+            momentum=self.momentum,
+            **outs,
+            **self.sizes(x.shape),
         )
+        b.emit(call)
 
 
 class BatchNormalization(_BatchNorm):
@@ -254,18 +251,17 @@ class BatchNormalization(_BatchNorm):
                     b.copy(out, old)
             self.emit_training(b, outs[0], x, scale, bias, running_mean=outs[1], running_var=outs[2])
         elif outs[0] is not None:
-            b.emit(
-                calls.BatchNorm(
-                    x=x,
-                    scale=scale,
-                    bias=bias,
-                    mean=mean,
-                    var=var,
-                    y=outs[0],
-                    epsilon=self.epsilon,
-                    **self.sizes(x.shape),
-                )
+            call = calls.BatchNorm(
+                x=x,
+                scale=scale,
+                bias=bias,
+                mean=mean,
+                var=var,
+                y=outs[0],
+                epsilon=self.epsilon,
+                **self.sizes(x.shape),
             )
+            b.emit(call)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         x, scale, _, mean, var = ins
@@ -349,19 +345,18 @@ class BatchNormalizationGrad(_BatchNorm):
         return TensorType("float32", x.shape), vector, vector
 
     def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, mean: Buf, inv: Buf) -> None:
-        b.emit(
-            calls.BatchNormGrad(
-                dy=dy,
-                x=x,
-                scale=scale,
-                mean=mean,
-                inv_std=inv,
-                dx=outs[0],
-                dscale=outs[1],
-                dbias=outs[2],
-                **self.sizes(x.shape),
-            )
+        call = calls.BatchNormGrad(
+            dy=dy,
+            x=x,
+            scale=scale,
+            mean=mean,
+            inv_std=inv,
+            dx=outs[0],
+            dscale=outs[1],
+            dbias=outs[2],
+            **self.sizes(x.shape),
         )
+        b.emit(call)
 
 
 class _GroupNorm(_ChannelNorm, abstract=True):
@@ -466,17 +461,16 @@ class GroupNormalizationGrad(_GroupNorm):
         channels = x.shape[1]
         dx, *sums = outs
         results = [o if o is None or o.size == channels else b.temp("float32", (channels,)) for o in sums]
-        b.emit(
-            calls.GroupNormGrad(
-                dy=dy,
-                x=x,
-                scale=self.per_channel(b, scale, channels),
-                dx=dx,
-                dscale=results[0],
-                dbias=results[1],
-                **self.arguments(x.shape),
-            )
+        call = calls.GroupNormGrad(
+            dy=dy,
+            x=x,
+            scale=self.per_channel(b, scale, channels),
+            dx=dx,
+            dscale=results[0],
+            dbias=results[1],
+            **self.arguments(x.shape),
         )
+        b.emit(call)
         for out, result in zip(sums, results, strict=True):
             if out is not None and result is not None and out is not result:
                 sum_to(b, out.view((out.size, 1)), result.view((out.size, channels // out.size)))

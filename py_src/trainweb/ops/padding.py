@@ -15,15 +15,8 @@ PADS_ARE_AN_INPUT_SINCE = 11
 class WindowSizes:
     """Sizes of a sliding window along the spatial dims, as int64 tensors of one element a dim.
 
-    Parameters
-    ----------
-    x, w : str
-        The input (N, C, *size) and the weights (M, C, *kernel).
-
-    Attributes
-    ----------
-    size, stride, span : Var
-        Of the input; from one window to the next; from the first element of a window to behind its last.
+    They are made of the input `x` (N, C, *size) and the weights `w` (M, C, *kernel). `size` is the input's. `stride`
+    goes from one window to the next, `span` from the first element of a window to behind its last.
     """
 
     def __init__(self, g: GradientBuilder, op: Op, x: str, w: str) -> None:

@@ -143,16 +143,15 @@ class MaxPoolGrad(_Pool):
                 row_major = b.temp("int64", indices.shape)
                 renumber(b, row_major, indices, shape[:1:-1])
                 indices = row_major
-            b.emit(
-                calls.MaxPoolGradient(
-                    dy=dy,
-                    indices=indices,
-                    dx=outs[0],
-                    planes=self.planes(shape),
-                    size=prod(shape[2:]),
-                    out_size=prod(dy.shape[2:]),
-                )
+            call = calls.MaxPoolGradient(
+                dy=dy,
+                indices=indices,
+                dx=outs[0],
+                planes=self.planes(shape),
+                size=prod(shape[2:]),
+                out_size=prod(dy.shape[2:]),
             )
+            b.emit(call)
 
 
 class AveragePool(_Pool):

@@ -81,11 +81,10 @@ class Dropout(RandomOp):
         known = training.value is not None
         y = outs[0] if known and outs[0] is not None else b.temp(x.dtype, x.shape)
         mask = outs[1] if known or outs[1] is None else b.temp("bool", x.shape)
-        b.emit(
-            calls.Dropout(
-                x=x, y=y, mask=mask, state=b.state, n=x.size, ratio=share, salt=self.salt(), draw=b.next_draw()
-            )
+        call = calls.Dropout(
+            x=x, y=y, mask=mask, state=b.state, n=x.size, ratio=share, salt=self.salt(), draw=b.next_draw()
         )
+        b.emit(call)
         if not known:
             switch = training.view(())
             b.elementwise(outs[:1], [switch, y, x], lambda e, on, a, c: e.select(on, a, c))
@@ -162,18 +161,17 @@ class Noise(RandomOp, abstract=True):
 
     def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
         first, second = (getattr(self, name) for name in self.numbers)
-        b.emit(
-            calls.Random(
-                y=outs[0],
-                state=b.state,
-                n=outs[0].size,
-                salt=self.salt(),
-                draw=b.next_draw(),
-                normal=self.normal,
-                a=first,
-                b=second,
-            )
+        call = calls.Random(
+            y=outs[0],
+            state=b.state,
+            n=outs[0].size,
+            salt=self.salt(),
+            draw=b.next_draw(),
+            normal=self.normal,
+            a=first,
+            b=second,
         )
+        b.emit(call)
 
 
 _SHAPED: dict[str, Attr] = {"dtype": Int(1), "shape": Ints(required=True), "seed": Float()}

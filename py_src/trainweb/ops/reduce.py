@@ -386,17 +386,16 @@ class CumSum(Op):
         if x.dtype != "float32":
             self._double(b, outs[0], x, k)
             return
-        b.emit(
-            calls.Cumsum(
-                x=x,
-                y=outs[0],
-                outer=prod(x.shape[:k]),
-                n=x.shape[k],
-                inner=prod(x.shape[k + 1 :]),
-                exclusive=int(bool(self.exclusive)),
-                reverse=int(bool(self.reverse)),
-            )
+        call = calls.Cumsum(
+            x=x,
+            y=outs[0],
+            outer=prod(x.shape[:k]),
+            n=x.shape[k],
+            inner=prod(x.shape[k + 1 :]),
+            exclusive=int(bool(self.exclusive)),
+            reverse=int(bool(self.reverse)),
         )
+        b.emit(call)
 
     def _double(self, b: Builder, out: Buf, x: Buf, axis: int) -> None:
         """Sums of 1, 2, 4, ... elements: in integers the order does not matter, and float64 is not for training."""

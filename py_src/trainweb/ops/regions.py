@@ -63,25 +63,17 @@ LARGEST_REGION = 4
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """Samples along an axis, as many as the longest region may have: [regions, bins, samples].
-
-    Attributes
-    ----------
-    used, inside
-        `used` is true if the region has this sample, and `inside` if it lies in the image.
-    at
-        The place, in pixels of the image.
-    share
-        One by how many there are: [regions, 1, 1].
-    pixels
-        The numbers of the pixels.
-    """
+    """Samples along an axis, as many as the longest region may have: [regions, bins, samples]."""
 
     used: Var
     inside: Var
+    """`used` is true if the region has this sample, and `inside` if it lies in the image."""
     at: Var
+    """The place, in pixels of the image."""
     share: Var
+    """One by how many there are: [regions, 1, 1]."""
     pixels: Var
+    """The numbers of the pixels."""
 
 
 class RoiAlign(Composite):

@@ -23,10 +23,7 @@ from trainweb.ops.frame.symbolic import Var, integers
 def values_of(op: Op, t: TensorType, what: str) -> tuple[Any, ...] | None:
     """The elements of an input that decides a size; None where they are not known yet but will be.
 
-    Raises
-    ------
-    UnsupportedError
-        The step computes them.
+    Raise UnsupportedError if the step computes them.
     """
     if is_known_later(op, t) or is_fed(t):
         return None

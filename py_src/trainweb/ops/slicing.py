@@ -201,8 +201,6 @@ class SliceGrad(Slice):
 
 # ---- padding
 
-PAD_MODES = ("constant", "reflect", "edge", "wrap")
-
 
 class Pad(Op):
     """x within a margin; negative pads cut off. https://onnx.ai/onnx/operators/onnx__Pad.html"""

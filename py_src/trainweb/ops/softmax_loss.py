@@ -168,16 +168,15 @@ class _Loss(_CrossEntropy, abstract=True):
 
     def lower(self, b: Builder, outs: list[Buf | None], scores: Buf, labels: Buf, weights: Buf | None = None) -> None:
         b.check_labels(labels, scores.shape[1], self.ignore_index)
-        b.emit(
-            calls.CrossEntropy(
-                scores=scores,
-                labels=labels,
-                weights=weights,
-                loss=outs[0] or b.temp("float32", labels.shape if self.reduction == "none" else ()),
-                log_prob=outs[1] if len(outs) > 1 else None,
-                **self.sizes(scores.shape, labels),
-            )
+        call = calls.CrossEntropy(
+            scores=scores,
+            labels=labels,
+            weights=weights,
+            loss=outs[0] or b.temp("float32", labels.shape if self.reduction == "none" else ()),
+            log_prob=outs[1] if len(outs) > 1 else None,
+            **self.sizes(scores.shape, labels),
         )
+        b.emit(call)
 
 
 class SoftmaxCrossEntropyLoss(_Loss):
@@ -221,16 +220,15 @@ class _CrossEntropyGrad(_CrossEntropy, abstract=True):
         self, b: Builder, outs: list[Buf], dy: Buf, log_prob: Buf, labels: Buf, weights: Buf | None, *_: None
     ) -> None:
         b.check_labels(labels, log_prob.shape[1], self.ignore_index)
-        b.emit(
-            calls.CrossEntropyGrad(
-                dy=dy,
-                log_prob=None if self.from_log else log_prob,
-                labels=labels,
-                weights=weights,
-                dx=outs[0],
-                **self.sizes(log_prob.shape, labels),
-            )
+        call = calls.CrossEntropyGrad(
+            dy=dy,
+            log_prob=None if self.from_log else log_prob,
+            labels=labels,
+            weights=weights,
+            dx=outs[0],
+            **self.sizes(log_prob.shape, labels),
         )
+        b.emit(call)
 
 
 class SoftmaxCrossEntropyLossGrad(_CrossEntropyGrad):

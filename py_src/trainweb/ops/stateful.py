@@ -143,20 +143,19 @@ class CacheRows(Op):
         length, n, inner = cache.shape[self.axis], rows.shape[self.axis], prod(cache.shape[self.axis + 1 :])
         b.check_index(positions, length)
         for k in range(prod(cache.shape[: self.axis])):
-            b.emit(
-                calls.ScatterNd(
-                    updates=rows.view((n, inner), k * n * inner),
-                    indices=positions,
-                    y=cache.view((length, inner), k * length * inner),
-                    batch=1,
-                    n=n,
-                    k=1,
-                    dims=(length,) + (1,) * 7,
-                    slice=inner * ITEM_SIZE[cache.dtype],
-                    index_size=ITEM_SIZE[positions.dtype],
-                    reduction=SCATTER_SET,
-                    type=SCATTER_F32,
-                )
+            call = calls.ScatterNd(
+                updates=rows.view((n, inner), k * n * inner),
+                indices=positions,
+                y=cache.view((length, inner), k * length * inner),
+                batch=1,
+                n=n,
+                k=1,
+                dims=(length,) + (1,) * 7,
+                slice=inner * ITEM_SIZE[cache.dtype],
+                index_size=ITEM_SIZE[positions.dtype],
+                reduction=SCATTER_SET,
+                type=SCATTER_F32,
             )
+            b.emit(call)
         if outs[0] is not None:
             b.copy(outs[0], cache)

@@ -88,27 +88,18 @@ _next = [1]
 
 @dataclass(slots=True)
 class Opened:
-    """Models of a training session.
-
-    Attributes
-    ----------
-    models : SessionModels
-        What they say.
-    origin : SessionContents
-        Parameters that the session has no segment for, and names of all.
-    artifacts : callable or None
-        Gives what `create_from_model` built.
-    adapted : LoraModel or None
-        The model with its adapters, where it has some.
-    places : list
-        Addresses of the session's segments as a call named them last; 0: it has no memory.
-    """
+    """Models of a training session."""
 
     models: SessionModels
+    """What they say."""
     origin: SessionContents
+    """Parameters that the session has no segment for, and names of all."""
     artifacts: Artifacts | None = None
+    """Gives what `create_from_model` built."""
     adapted: LoraModel | None = None
+    """The model with its adapters, where it has some."""
     places: list[int] = field(default_factory=list)
+    """Addresses of the session's segments as a call named them last; 0: it has no memory."""
 
 
 def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:

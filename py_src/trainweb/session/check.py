@@ -315,7 +315,8 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         has_adapter = named.get("lora") is not None
         if has_adapter:
             named.pop("head", None)
-            arguments = _with_adapter(graph, named)
+            base, others = graph, {name: value for name, value in named.items() if name not in ("lora", *FILES)}
+            arguments = arguments_of(adapted_by(named["lora"], lambda: base), others)
             model = graph = arguments.pop("model")
             choices = tuple(arguments.pop(name) for name in CHOICES)
         report.remarks += remark_on_smoothing(graph)
@@ -341,12 +342,6 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
     except TrainwebError as e:
         report.error = f"{type(e).__name__}: {e}"
     return report
-
-
-def _with_adapter(graph: Graph, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that train the adapter of a model."""
-    adapted = adapted_by(named["lora"], lambda: graph)
-    return arguments_of(adapted, {name: value for name, value in named.items() if name not in ("lora", *FILES)})
 
 
 def _describe(graph: Graph, report: Report) -> None:

@@ -28,32 +28,23 @@ class Public(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """A kind of value: its types, and the expressions that convert it, in which `$` is the value.
-
-    Attributes
-    ----------
-    python, page : str
-        Types in the public classes; `python` is None for nothing.
-    core, wire : str
-        Types in the cores: Python's, and TypeScript's. As in the public class where empty.
-    documented : str
-        The type in a numpy docstring; `python` where empty.
-    to_core, from_core, to_wire, from_wire : str
-        Between the public class and the core.
-    check : str
-        A statement of the page that refuses a wrong argument; `$name` is its name.
-    """
+    """A kind of value: its types, and the expressions that convert it, in which `$` is the value."""
 
     python: str
     page: str
+    """Types in the public classes; `python` is None for nothing."""
     core: str = ""
     wire: str = ""
+    """Types in the cores: Python's, and TypeScript's. As in the public class where empty."""
     documented: str = ""
+    """The type in a numpy docstring; `python` where empty."""
     to_core: str = "$"
     from_core: str = "$"
     to_wire: str = "$"
     from_wire: str = "$"
+    """Between the public class and the core."""
     check: str = ""
+    """A statement of the page that refuses a wrong argument; `$name` is its name."""
 
 
 NOTHING = ValueKind("None", "void", wire="null")
@@ -122,29 +113,20 @@ FILE_OR_NULL = ValueKind("", "FileBytes | null")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a call.
-
-    Attributes
-    ----------
-    name : str
-        As Python spells it; a page has it in camelCase, or as `page_name`.
-    does : str
-        What it is, for the documentation: numbers with their units and limits.
-    default : Any
-        In the public classes; the cores are given all arguments.
-    in_options : bool
-        Whether the public class of the page has it in an object of options.
-    page_only : bool
-        Whether Python does not have it.
-    """
+    """An argument of a call."""
 
     name: str
+    """As Python spells it; a page has it in camelCase, or as `page_name`."""
     kind: ValueKind
     does: str = ""
+    """What it is, for the documentation: numbers with their units and limits."""
     default: Any = REQUIRED
+    """In the public classes; the cores are given all arguments."""
     page_name: str = ""
     in_options: bool = False
+    """Whether the public class of the page has it in an object of options."""
     page_only: bool = False
+    """Whether Python does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,35 +149,25 @@ class Call:
     """A call.
 
     In texts, names in backticks are as Python spells them; the page's documentation has them in camelCase.
-
-    Attributes
-    ----------
-    name : str
-        As Python spells it; a page has it in camelCase, or as `page_name` in its public class.
-    does : str
-        Its effect, in a sentence of one line, and further facts after an empty line.
-    returns : str
-        The result, if `does` does not say enough: shapes and units.
-    raises : dict of str to str
-        Reasons by the name of the error.
-    needs_optimizer : bool
-        True if a session without an optimizer model refuses it. `raises` need not say so.
-    held : Held
-        What it needs in the host's memory.
-    python, page : Public
-        How the public classes have it.
     """
 
     name: str
+    """As Python spells it; a page has it in camelCase, or as `page_name` in its public class."""
     does: str
+    """Its effect, in a sentence of one line, and further facts after an empty line."""
     arguments: tuple[Argument, ...] = ()
     result: ValueKind = NOTHING
     held: Held = field(kw_only=True)
+    """What it needs in the host's memory."""
     returns: str = ""
+    """The result, if `does` does not say enough: shapes and units."""
     raises: dict[str, str] = field(default_factory=dict)
+    """Reasons by the name of the error."""
     needs_optimizer: bool = False
+    """True if a session without an optimizer model refuses it. `raises` need not say so."""
     python: Public = Public.FORWARD
     page: Public = Public.FORWARD
+    """How the public classes have it."""
     page_name: str = ""
 
 

@@ -17,27 +17,18 @@ from trainweb.errors import InvalidValueError, UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class Inert:
-    """An option that changes nothing.
-
-    Attributes
-    ----------
-    page : str
-        Its name in a page; empty where onnxruntime-web does not have it.
-    known : tuple
-        The values that onnxruntime takes; empty: all counts.
-    as_is : tuple
-        Values that describe what is done anyway, of which nobody need be warned.
-    page_as_is : tuple
-        The same in a page.
-    why : str
-        Why it changes nothing.
-    """
+    """An option that changes nothing."""
 
     page: str
+    """Its name in a page; empty where onnxruntime-web does not have it."""
     known: tuple[Any, ...]
+    """The values that onnxruntime takes; empty: all counts."""
     as_is: tuple[Any, ...]
+    """Values that describe what is done anyway, of which nobody need be warned."""
     page_as_is: tuple[Any, ...]
+    """The same in a page."""
     why: str
+    """Why it changes nothing."""
 
 
 BOTH = (False, True)
@@ -76,12 +67,8 @@ ENTRIES_REFUSED = {
 def check_entry(key: str, value: str) -> None:
     """Raise unless an entry of a session's configuration can be accepted.
 
-    Raises
-    ------
-    UnsupportedError
-        It would change numbers, or promise what is not done.
-    InvalidValueError
-        The format is neither of `MODEL_FORMATS`.
+    UnsupportedError: it would change numbers, or promise what is not done. InvalidValueError: the format is neither of
+    `MODEL_FORMATS`.
     """
     if key == MODEL_FORMAT and value not in MODEL_FORMATS:
         raise InvalidValueError(f"{key!r} must be {' or '.join(MODEL_FORMATS)}, got {value!r}.")

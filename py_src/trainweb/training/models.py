@@ -527,12 +527,8 @@ def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool 
         check_feed(value, feeds[name], symbols)
         if not allow_empty and feeds[name].size == 0:
             raise messages.EMPTY_BATCH(name=name, shape=list(feeds[name].shape))
-    return tuple((n, feeds[n].dtype, feeds[n].shape, _value_key(feeds[n])) for n in inputs)
-
-
-def _value_key(t: TensorType) -> str | None:
-    """Return a key of a value: zeros of both signs have different keys, and NaN has one."""
-    return None if t.value is None else repr(t.value)
+    # Zeros of both signs have different texts, and NaN has one.
+    return tuple((n, feeds[n].dtype, feeds[n].shape, repr(feeds[n].value)) for n in inputs)
 
 
 def signature_of_feeds(deciding: Container[str], feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:

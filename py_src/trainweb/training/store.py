@@ -67,13 +67,7 @@ LONGEST_NAME = 40
 
 
 def open_snapshot(data: bytes) -> TensorFile:
-    """Read a file.
-
-    Raises
-    ------
-    CheckpointError
-        It is none.
-    """
+    """Read a file. Raise CheckpointError if it is none."""
     snapshot = TensorFile.from_bytes(data)
     form = snapshot.metadata.get("format", "none")
     if form != FORMAT:
@@ -106,14 +100,10 @@ def places(core: SessionCore) -> str:
 
 
 def read_snapshot(core: SessionCore, snapshot: TensorFile) -> SessionContents:
-    """Check everything that a session takes of a snapshot.
+    """Check everything that a session takes of a snapshot; nothing is changed.
 
-    Parameters, gradients and moments may be NaN or infinity, as in the session that was saved.
-
-    Raises
-    ------
-    CheckpointError
-        It is of a session with other parameters or another optimizer, or was changed; nothing was changed here.
+    Parameters, gradients and moments may be NaN or infinity, as in the session that was saved. Raise CheckpointError if
+    it is of a session with other parameters or another optimizer, or was changed.
     """
     core._check()
     check_places(fields.parse(snapshot.metadata, "parameters"), json.loads(places(core)))

@@ -72,10 +72,10 @@ export async function readColumns(
   }
   refuseSettingIf(![POINT, ","].includes(decimal), "decimal", decimal, "a point or a comma");
   const labels = new Map(
-    Object.entries(checkObject("classes", classes)).map(([name, names]) => [
-      name,
-      placesOf(checkTexts(`classes['${name}']`, names)),
-    ]),
+    Object.entries(checkObject("classes", classes)).map(([name, names]) => {
+      const places = checkTexts(`classes['${name}']`, names).map((label, k) => [label, k] as const);
+      return [name, new Map(places.reverse())]; // the first place of each name
+    }),
   );
   const inputs = Object.entries(checkObject("columns", columns)).map(([name, columnNames]): Input => {
     const dtype = dtypes[name] ?? (name in classes ? "int64" : "float32");
@@ -136,11 +136,6 @@ function checkObject<T extends object>(name: string, value: T): T {
 function checkTexts(name: string, value: readonly string[]): readonly string[] {
   mustBe(areTexts(value), name, "an array of strings", value);
   return value;
-}
-
-/** The first place of each name. */
-function placesOf(names: readonly string[]): ReadonlyMap<string, number> {
-  return new Map(names.map((name, k) => [name, k] as const).reverse());
 }
 
 interface Input {

@@ -38,11 +38,7 @@ export function emptyData(epoch: number, source = "data"): Error {
   return sessionError("ENDED_DATASET", { source, epoch: epoch + 1 });
 }
 
-/**
- * The rows of each batch; an epoch has at least one batch.
- *
- * @param order - rows in the order of the epoch
- */
+/** The rows of each batch; an epoch has at least one batch. @param order - rows in the order of the epoch */
 export function* epochBatches(order: Uint32Array, size: number, remainder: Remainder): Generator<Uint32Array> {
   const rows = order.length;
   const count = countBatches(rows, size, remainder);

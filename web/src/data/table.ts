@@ -245,11 +245,7 @@ function changed(step: Applied, tensor: Tensor): Tensor {
   }
 }
 
-/**
- * Steps that may come from a file.
- *
- * @throws ModelError when they are no steps
- */
+/** Steps that may come from a file. @throws ModelError when they are no steps */
 export function checkSteps(steps: unknown): readonly PreprocessingStep[] {
   const list: readonly unknown[] = Array.isArray(steps) ? steps : [steps];
   for (const step of list) {
@@ -275,11 +271,7 @@ export function areSteps(actual: readonly PreprocessingStep[], expected: readonl
   return text(actual) === text(expected);
 }
 
-/**
- * A column by its name, with true and false as 1 and 0.
- *
- * @throws FeedError when there is none
- */
+/** A column by its name, with true and false as 1 and 0. @throws FeedError when there is none */
 export function inputOf(name: string, columns: Tensors): Tensor {
   const column = columns.get(name) ?? raise("TABLE_INPUT", { name, names: [...columns.keys()].join(", ") });
   const tensor = liveTensor(name, column, 0);

@@ -127,7 +127,8 @@ export class Engine extends Opaque {
   static async create(options: EngineOptions): Promise<Engine> {
     checkOptions("Engine.create", options, OPTIONS);
     try {
-      return await Engine.#start(options, canBlock());
+      // A window may not block.
+      return await Engine.#start(options, typeof globalThis.window === "undefined");
     } catch (error) {
       // Phones may refuse shared memory to a page that could have it.
       if (!(error instanceof EngineError && error.cause === NO_SHARED_MEMORY)) {
@@ -506,11 +507,6 @@ function ownPoolWorker(): URL | string {
     return new URL("./pool-worker.js", import.meta.url);
   }
   throw new EngineError("threads need the option poolWorker: the URL of pool-worker.js.");
-}
-
-/** True if this thread may block: a window may not. */
-function canBlock(): boolean {
-  return typeof globalThis.window === "undefined";
 }
 
 function isShared(memory: WebAssembly.Memory): boolean {

@@ -24,20 +24,6 @@ function validates(sections: readonly number[]): boolean {
   return WebAssembly.validate(new Uint8Array([...HEADER, ...sections]));
 }
 
-/** True if the browser has relaxed SIMD (fused multiply-add). */
-export function hasRelaxedSimd(): boolean {
-  return validates(RELAXED_SIMD);
-}
-
-/** True if memory can be shared between workers: needs a cross-origin isolated page. */
-export function hasThreads(): boolean {
-  return (
-    canShareMemory() &&
-    typeof SharedArrayBuffer !== "undefined" &&
-    validates(THREADS)
-  );
-}
-
 /**
  * Choose the fastest build that runs here.
  *
@@ -45,7 +31,9 @@ export function hasThreads(): boolean {
  * @param reproducible - true: use plain simd128, which gives the same bytes everywhere
  */
 export function pickBuild(canShare: boolean, reproducible: boolean): KernelBuild {
-  const relaxed = !reproducible && hasRelaxedSimd() ? ".relaxed" : "";
-  const threaded = canShare && hasThreads() ? ".threads" : "";
+  const relaxed = !reproducible && validates(RELAXED_SIMD) ? ".relaxed" : "";
+  // Memory can be shared between workers if the page is cross-origin isolated.
+  const isShared = canShare && canShareMemory() && typeof SharedArrayBuffer !== "undefined";
+  const threaded = isShared && validates(THREADS) ? ".threads" : "";
   return `kernels${relaxed}${threaded}`;
 }

@@ -39,12 +39,7 @@ const PACKAGES = "/lib/python3.14/site-packages";
 /** Variables by which Python decides how a help looks. */
 const LOOKS = ["COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TERM"];
 
-/**
- * Run a command of the Python package.
- *
- * @param words - of the command line after `trainweb`
- * @returns the exit status
- */
+/** Run a command of the Python package. @param words - of the command line after `trainweb` @returns the exit status */
 export async function runCommand(words: readonly string[]): Promise<number> {
   setPlatform(NODE);
   const [pyodide, engine] = await Promise.all([

@@ -91,11 +91,10 @@ function ownAssets(): Record<Asset, URL | string> {
   // Scripts that esbuild makes for pages without modules have no address.
   const here = import.meta.url as string | undefined;
   // The names must be gone from a script that is not to name them: bundlers find them in code that never runs, too.
-  return TRAINWEB_NAMES_ASSETS ? assetsOfModule(here) : assetsOfScript(here);
-}
-
-function assetsOfScript(here: string | undefined): Record<Asset, URL> {
-  return here !== undefined && !isLeftBehind(here) ? assetsIn(here) : assetsIn(besideBundle(scriptOnStack()));
+  if (TRAINWEB_NAMES_ASSETS) {
+    return assetsOfModule(here);
+  }
+  return assetsIn(here !== undefined && !isLeftBehind(here) ? here : besideBundle(scriptOnStack()));
 }
 
 function assetsOfModule(here: string | undefined): Record<Asset, URL | string> {
@@ -148,11 +147,7 @@ export interface Locations {
   readonly wasmPaths: string | undefined;
 }
 
-/**
- * Find the files, by settings of the page.
- *
- * @throws TypeError when a setting is not a prefix
- */
+/** Find the files, by settings of the page. @throws TypeError when a setting is not a prefix */
 export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): PackageFiles {
   const base = absolutePrefix(baseURL, "env.baseURL");
   const pyodide = absolutePrefix(indexURL, "env.pyodide.indexURL");

@@ -49,11 +49,7 @@ export function hashesOf(integrity: Integrity, file: FileName): readonly Hash[] 
   return integrity.get(ONLY) ?? integrity.get(file) ?? null;
 }
 
-/**
- * Read the option.
- *
- * @throws TypeError when it says nothing that could be checked
- */
+/** Read the option. @throws TypeError when it says nothing that could be checked */
 export function checkIntegrity(value: unknown): Integrity {
   if (value === undefined || typeof value === "string") {
     return new Map(value === undefined ? [] : [[ONLY, parse("integrity", value)]]);

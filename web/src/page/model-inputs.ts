@@ -64,11 +64,7 @@ export class ModelInputs {
     }
   }
 
-  /**
-   * The rows of a batch, of which `given` are asked for.
-   *
-   * @throws ModelError when the file fixes another number
-   */
+  /** The rows of a batch, of which `given` are asked for. @throws ModelError when the file fixes another number */
   size(batchSize: number | null): number {
     if (this.rows !== null && batchSize !== null && batchSize !== this.rows) {
       throw badSetting("batchSize", batchSize, `${this.rows}, which the first axis of the input '${this.#declared[0]?.name}' fixes in the file`);
@@ -174,11 +170,7 @@ export class ModelInputs {
     refuseIf(other !== undefined, "TIME_FIRST", { name: other?.name, shape: other?.dims, other: labels?.name, symbol });
   }
 
-  /**
-   * A whole batch, converted.
-   *
-   * @throws FeedError when it is none, or not one that the model takes
-   */
+  /** A whole batch, converted. @throws FeedError when it is none, or not one that the model takes */
   batch(item: unknown, number = 0): Batch {
     const named = this.#named(item, `Batch ${number} of the data`);
     if (typeof named !== "object" || named === null || isTensor(named) || ArrayBuffer.isView(named)) {

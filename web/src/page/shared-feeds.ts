@@ -53,11 +53,7 @@ export class SharedFeeds {
     };
   }
 
-  /**
-   * Follow a call to its end.
-   *
-   * @param signature - of the feeds that it ran with; the answer has their places
-   */
+  /** Follow a call to its end. @param signature - of the feeds that it ran with; the answer has their places */
   async follow<T>(answer: Promise<T>, signature: string | null = null): Promise<T> {
     this.#users++;
     let workspace: Workspace | undefined;

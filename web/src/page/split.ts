@@ -11,11 +11,7 @@ import type { ModelInputs } from "./model-inputs.js";
 /** Steps of tables that the rows of the last fit had, by sessions. */
 export const FITTED = new WeakMap<object, readonly PreprocessingStep[]>();
 
-/**
- * The training data and the validation data.
- *
- * @param name - the input that has the classes
- */
+/** The training data and the validation data. @param name - the input that has the classes */
 export function splitData(
   inputs: ModelInputs,
   name: string,

@@ -271,11 +271,7 @@ export function unpackResults(
   );
 }
 
-/**
- * The rows of all batches of an output.
- *
- * @throws SessionError for batches whose rows have other shapes
- */
+/** The rows of all batches of an output. @throws SessionError for batches whose rows have other shapes */
 export function joined(name: string, parts: readonly NamedTensor[]): NamedTensor {
   const [one] = parts as readonly [NamedTensor, ...NamedTensor[]];
   if (parts.length === 1) {

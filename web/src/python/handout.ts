@@ -68,11 +68,8 @@ export function checkHandout(call: string, data: unknown, announced: Announced):
     );
   }
   const { parts } = announced;
-  return { data: data as Uint8Array, parts, nbytes: parts.reduce((sum: number, part) => sum + sizeOf(part), 0) };
-}
-
-function sizeOf(part: Part): number {
-  return typeof part === "number" ? part : part[3];
+  const nbytes = parts.reduce((sum: number, part) => sum + (typeof part === "number" ? part : part[3]), 0);
+  return { data: data as Uint8Array, parts, nbytes };
 }
 
 function faultOf(data: unknown, { nbytes, crc32, parts }: Announced): string | null {

@@ -155,11 +155,7 @@ export class PythonFiles {
     }
   }
 
-  /**
-   * Go through bytes of a file.
-   *
-   * @param write - takes them from a start on; valid while it runs. It may free them
-   */
+  /** Go through bytes of a file. @param write - takes them from a start on; valid while it runs. It may free them */
   async stream(
     index: number,
     offset: number,

@@ -30,11 +30,7 @@ export async function findBackend(chosen: CheckpointFolder["backend"] | null): P
   throw chosen === null ? sessionError("NO_STORAGE", { reason }) : sessionError("NO_BACKEND", { backend: chosen, reason });
 }
 
-/**
- * The contents; null where there is no such checkpoint.
- *
- * @throws CheckpointError when it is damaged
- */
+/** The contents; null where there is no such checkpoint. @throws CheckpointError when it is damaged */
 export async function readCheckpoint(where: CheckpointFolder, name: string): Promise<Uint8Array<ArrayBuffer> | null> {
   const contents = where.backend === "indexedDB" ? await readEntry(where.folder, checked(name)) : await readFromSlots(where, name);
   return contents === false ? raise("CHECKPOINT_DAMAGED", { name, folder: where.folder }) : contents;
@@ -47,11 +43,7 @@ async function readFromSlots(where: CheckpointFolder, name: string): Promise<Uin
   return contents === null && (await hasSlot(folder, coded(name))) ? false : contents;
 }
 
-/**
- * Write a checkpoint.
- *
- * @throws StorageError when there is no room; the one before is intact
- */
+/** Write a checkpoint. @throws StorageError when there is no room; the one before is intact */
 export async function writeCheckpoint(where: CheckpointFolder, name: string, bytes: Uint8Array): Promise<void> {
   try {
     if (where.backend === "indexedDB") {

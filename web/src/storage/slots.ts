@@ -78,11 +78,7 @@ export async function hasSlot(folder: FileSystemDirectoryHandle, name: string): 
   return (await headsOf(folder, name)).length > 0;
 }
 
-/**
- * Write a file.
- *
- * @throws the errors of the storage; the previous file is then intact
- */
+/** Write a file. @throws the errors of the storage; the previous file is then intact */
 export async function writeSlot(folder: FileSystemDirectoryHandle, name: string, bytes: Uint8Array): Promise<void> {
   const [newest] = await headsOf(folder, name);
   const slot = newest?.slot === 0 ? 1 : 0;

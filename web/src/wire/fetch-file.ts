@@ -136,11 +136,7 @@ export async function openFile(
   return { description, stream, reply };
 }
 
-/**
- * The whole of a file.
- *
- * @throws FileError as `openFile`, or where it breaks off, or is an archive without an end
- */
+/** The whole of a file. @throws FileError as `openFile`, or where it breaks off, or is an archive without an end */
 export async function fetchFile(url: string, kind: FileKind, stallMs: number, init?: RequestInit): Promise<Uint8Array<ArrayBuffer>> {
   const { description, stream } = await openFile(url, kind, stallMs, init);
   const bytes = await readWhole(stream);

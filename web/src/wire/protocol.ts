@@ -208,11 +208,7 @@ export type MaybePromise<T> = T | Promise<T>;
 export interface WorkerApi {
   /** Take the lock that shows the page if this worker lives; false where there are no locks. */
   holdLock(name: string): Promise<boolean>;
-  /**
-   * Start the kernels.
-   *
-   * @param logLevel - of the worker's messages on the console
-   */
+  /** Start the kernels. @param logLevel - of the worker's messages on the console */
   start(settings: WorkerSettings, logLevel: LogLevel): Promise<WorkerInfo>;
   /**
    * Have a worker of this one send messages through a port, for as long as both live.
@@ -262,11 +258,7 @@ export interface WorkerApi {
     MaybePromise<Evaluated | null>;
   /** The inputs of the eval model that these outputs do not depend on. */
   unread(handle: number, outputs: readonly string[]): MaybePromise<readonly string[]>;
-  /**
-   * The outputs of the eval model for a batch.
-   *
-   * @param size - rows that the batch is filled up to
-   */
+  /** The outputs of the eval model for a batch. @param size - rows that the batch is filled up to */
   predict(handle: number, outputs: readonly string[], batch: WireBatch, size: number, averaged: boolean):
     MaybePromise<readonly NamedTensor[]>;
   /** The next token of a text. */

@@ -88,11 +88,7 @@ export async function hasHashes(
   return isRight;
 }
 
-/**
- * The same hash, from known hashes of the pieces.
- *
- * @param nbytes - size of the file, which has more than one piece
- */
+/** The same hash, from known hashes of the pieces. @param nbytes - size of the file, which has more than one piece */
 export function sha256OfPieces(hashes: readonly Uint8Array[], nbytes: number): Promise<Uint8Array<ArrayBuffer>> {
   // A piece without bytes may follow the last one.
   return sha256(concatenate(hashes.slice(0, Math.ceil(nbytes / PIECE_BYTES))));

@@ -64,10 +64,6 @@ interface StoredStart {
   readonly chunks: Chunks | null;
 }
 
-function sizeOfRuns(runs: readonly Run[]): number {
-  return runs.reduce((sum, [, , nbytes]) => sum + nbytes, 0);
-}
-
 /** The bundle of one session: collects the plans that are compiled for it, and writes it in the background. */
 export class BundleCache {
   readonly #name: string;
@@ -80,9 +76,7 @@ export class BundleCache {
   #writing: Promise<void> = Promise.resolve();
   #isRefused = false;
 
-  /**
-   * @param lastUse - when anything was last asked of the worker
-   */
+  /** @param lastUse - when anything was last asked of the worker */
   constructor(name: string, lastUse: () => number) {
     this.#name = name;
     this.#lastUse = lastUse;
@@ -131,7 +125,7 @@ export class BundleCache {
     await copyToSegments(others, moved, segments);
     const write = (offset: number, data: Uint8Array): void =>
       eachPart(rest, segments, offset, data.length, (part, from) => part.set(data.subarray(from, from + part.length)));
-    const nbytes = sizeOfRuns(rest);
+    const nbytes = rest.reduce((sum, [, , size]) => sum + size, 0);
     if (chunks === null) {
       write(0, blobs.subarray(0, nbytes));
     } else {

@@ -3,7 +3,7 @@
 import type { Evaluated, WireBatch, WireEvaluation } from "../wire/fit.js";
 import { log } from "../wire/log.js";
 import { sessionError, show } from "../wire/messages.js";
-import type { Feed, Fetch, NamedTensor, WireTensor } from "../wire/protocol.js";
+import type { Fetch, NamedTensor, WireTensor } from "../wire/protocol.js";
 import type { LossCount } from "./bundle/bundle.js";
 import { fixedRows, partsOf } from "../data/epoch.js";
 import { takeRows } from "./feeds.js";
@@ -61,7 +61,8 @@ export class Evaluation {
   /** @param times - how often each row is in the batch */
   async #add(batch: FailedBatch, times: number): Promise<void> {
     const { feeds, rows } = batch;
-    const totals = (this.#totals ??= await this.#newTotals(feeds));
+    this.#totals ??= new Totals(this.#kind.request === null ? [] : await this.#core.planMetrics(this.#kind, feeds));
+    const totals = this.#totals;
     const { output, isSum } = this.#core.lossCounts.eval;
     const sums = totals.fetches.map((name) => ({ name }));
     const { results } = await this.#core.step(this.#kind, feeds, [...fetchesOfLoss(this.#spec.loss, output), ...sums]);
@@ -76,10 +77,6 @@ export class Evaluation {
       log("warning", gap);
     }
     this.#mean.add(value / scale, (output === null ? rows : numbersOf(count, output)[0] as number) / times);
-  }
-
-  async #newTotals(feeds: readonly Feed[]): Promise<Totals> {
-    return new Totals(this.#kind.request === null ? [] : await this.#core.planMetrics(this.#kind, feeds));
   }
 
   /** @throws SessionError if collected predictions or targets have no axis of rows */

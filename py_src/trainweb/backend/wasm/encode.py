@@ -33,10 +33,7 @@ def encode(
 ) -> Plan:
     """Turn placed instructions into a Plan.
 
-    Parameters
-    ----------
-    segment_bytes
-        Sizes of the segments; the sizes of the arena and the constants follow from the other arguments.
+    `segment_bytes` are sizes of the segments; the arena and the constants follow from the other arguments.
     """
     encoder = _Encoder()
     flops = sum(i.flops() for i in instructions if isinstance(i, KernelCall))
@@ -75,10 +72,6 @@ def encode(
     )
 
 
-def _float_bits(value: float) -> int:
-    return int.from_bytes(struct.pack("<f", value), "little")
-
-
 def _operand(b: Buf) -> str:
     shape = "x".join(map(str, b.shape)) or "scalar"
     return f"{layout.SEGMENT_NAMES[b.storage.segment]}+{(b.storage.offset or 0) + b.shift}:{b.dtype}[{shape}]"
@@ -114,7 +107,7 @@ class _Encoder:
                 words.append(self.buffer(value))
                 shown.append(f"{name}={_operand(value) if value is not None else 'null'}")
             elif name in floats:
-                words.append(_float_bits(value))
+                words.append(int.from_bytes(struct.pack("<f", value), "little"))
                 shown.append(f"{name}={value:g}")
             elif isinstance(value, tuple):
                 words += [n & 0xFFFFFFFF for n in value]

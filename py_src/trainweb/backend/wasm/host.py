@@ -35,17 +35,14 @@ class SegmentMemory:
         self.released = False
 
     def check(self) -> None:
-        """Raise ReleasedError after release."""
         if self.released:
             raise messages.RELEASED()
 
     def read_segment(self, segment: int, offset: int, nbytes: int) -> bytes:
-        """Bytes of a segment."""
         self.check()
         return self.engine.read(self.bases[segment] + offset, nbytes) if nbytes else b""
 
     def read_segment_into(self, segment: int, offset: int, out: memoryview) -> None:
-        """Fill a writable buffer from a segment."""
         self.check()
         if not self.bases[segment]:
             raise EngineError(f"Segment {segment} has no memory.")
@@ -53,7 +50,6 @@ class SegmentMemory:
             self.engine.read_into(self.bases[segment] + offset, out)
 
     def write_segment(self, segment: int, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Overwrite bytes of a segment."""
         self.check()
         if len(data):
             self.engine.write(self.bases[segment] + offset, data)
@@ -61,25 +57,18 @@ class SegmentMemory:
             self.write_state(layout.STATE_LOADS, (self.read_state(layout.STATE_LOADS) + 1) % 2**32)
 
     def read_state(self, word: int) -> int | float:
-        """A field of the session's state: one of the STATE_... of ir/layout.py."""
         pattern = "<" + layout.STATE_TYPES[word]
         (value,) = struct.unpack(pattern, self.read_segment(layout.STATE, 4 * word, struct.calcsize(pattern)))
         return value if isinstance(value, float) else int(value)
 
     def write_state(self, word: int, value: float) -> None:
-        """Set a field of the session's state."""
         self.write_segment(layout.STATE, 4 * word, struct.pack("<" + layout.STATE_TYPES[word], value))
 
 
 class PlanHost(SegmentMemory):
     """A session of the kernels (`wasm_kernels/session/`): segments, and the plans that use them.
 
-    Parameters
-    ----------
-    engine
-        Where kernels run.
-    segment_bytes
-        Sizes of the segments; the arena and what is prepared grow as plans need it.
+    `Host` explains the calls. The arena and what is prepared grow beyond `segment_bytes` as plans need it.
     """
 
     def __init__(self, engine: Engine, segment_bytes: list[int]) -> None:
@@ -121,7 +110,6 @@ class PlanHost(SegmentMemory):
             self.sizes[segment] = self.call("tw_session_bytes", segment)
 
     def set_trained(self, runs: Sequence[tuple[int, int]]) -> None:
-        """Say at which bytes of their segment the runs of trained parameters start, and how long they are."""
         table = self.engine.alloc(8 * len(runs))
         self.engine.write(table, struct.pack(f"<{2 * len(runs)}I", *(word for run in runs for word in run)))
         try:
@@ -133,7 +121,6 @@ class PlanHost(SegmentMemory):
     # Plans.
 
     def load(self, plan: Plan, *, is_step: bool = True) -> LoadedPlan:
-        """Put `plan` into kernel memory, growing the segments where it needs more."""
         self.check()
         self._reserve(layout.ARENA, plan.arena_bytes)
         self._reserve(layout.PREPARED, plan.prepared_bytes)
@@ -189,25 +176,21 @@ class PlanHost(SegmentMemory):
             self.engine.unload_code(loaded.code_base)
 
     def plan_bytes(self) -> int:
-        """Bytes of the plans and their constants."""
         blocks = {loaded.constants: len(loaded.plan.constants) for loaded in self.loaded}
         blocks |= {loaded.large: len(loaded.plan.large) for loaded in self.loaded}
         return sum(len(loaded.plan.words) for loaded in self.loaded) + sum(blocks.values())
 
     def unload(self, loaded: LoadedPlan) -> None:
-        """Give back what a plan takes of kernel memory, and its generated functions."""
         self.loaded.remove(loaded)
         self.demand("tw_session_unload", loaded.ptr)
         if loaded.code_base:
             self.engine.unload_code(loaded.code_base)
 
     def excess(self, most: int) -> LoadedPlan | None:
-        """The step to unload before another is loaded."""
         ptr = self.call("tw_session_excess", most)
         return next(one for one in self.loaded if one.ptr == ptr) if ptr else None
 
     def run(self, loaded: LoadedPlan, stop: Stop = None) -> None:
-        """Run a plan; raises what `explain` makes of a failure."""
         if self.observer is not None:
             self.observer(loaded, stop)
             return
@@ -225,31 +208,24 @@ class PlanHost(SegmentMemory):
         return status
 
     def save(self, copy: int, segments: int = ALL) -> None:
-        """Copy all that outlasts a run, or the segments of these bits."""
         self.demand("tw_session_save", copy, segments)
 
     def forget(self, copy: int) -> None:
-        """Give back the memory of a copy."""
         self.demand("tw_session_forget", copy)
 
     def put_back(self, copy: int) -> None:
-        """Restore the copied segments to their contents just before a step."""
         self.demand("tw_session_put_back", copy)
 
     def go_back(self, copy: int) -> None:
-        """Restore the copied segments after any number of steps."""
         self.demand("tw_session_go_back", copy)
 
     def has_copy(self, copy: int, segment: int) -> bool:
-        """Return True if `save` copied the segment."""
         return self.call("tw_session_copy", copy, segment) != 0
 
     def exchange_averages(self) -> None:
-        """Let the trained parameters and their averages change places."""
         self.demand("tw_session_exchange")
 
     def fit(self, name: layout.FitCall, *args: float) -> bytes:
-        """Call a function of `fit.c`; the position of the fit."""
         self.check()
         self.engine.demand(f"tw_fit_{name}", self.session, *args)
         return self._position()
@@ -258,7 +234,6 @@ class PlanHost(SegmentMemory):
         return self.engine.read(self.call("tw_fit_at"), 4 * layout.FIT_WORDS)
 
     def run_batches(self, batches: StagedBatches, count: int) -> tuple[bytes, list[float], Exception | None]:
-        """Run batches of a fit; the position, the losses, and the error of a plan."""
         self.check()
         steps, clip = (batches.train, batches.adding), batches.clip
         inputs = [
@@ -313,13 +288,11 @@ class PlanHost(SegmentMemory):
         self._staging = 0, 0
 
     def end_fit(self) -> None:
-        """The fit ends."""
         self._unstage()
         self.demand("tw_fit_end")
 
     @contextmanager
     def undone(self, copy: int, segments: int = ALL) -> Iterator[None]:
-        """Copy the segments of these bits that outlast a run, and put them back when anything goes wrong."""
         self.save(copy, segments)
         try:
             yield
@@ -330,7 +303,6 @@ class PlanHost(SegmentMemory):
             self.forget(copy)
 
     def timed(self, loaded: LoadedPlan, stop: Stop = None) -> list[float]:
-        """Run a plan once; milliseconds per instruction."""
         observer, self.observer = self.observer, None
         try:
             with self.timer(loaded.plan) as times:
@@ -360,13 +332,11 @@ class PlanHost(SegmentMemory):
         return messages.PLAN_FAILED(status=name, code=status, instruction=failed, line=line, **fault)
 
     def write_feeds(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor]) -> None:
-        """Write every feed of a plan; a run may reuse their memory."""
         for name, slot in loaded.plan.inputs.items():
             if slot.nbytes:
                 self.engine.write(self.address(slot, loaded), feeds[name].data)
 
     def read_outputs(self, loaded: LoadedPlan, names: Iterable[str]) -> dict[str, Tensor]:
-        """Copies of outputs of the last run."""
         results = {}
         for name in names:
             slot = loaded.plan.outputs[name]
@@ -375,17 +345,14 @@ class PlanHost(SegmentMemory):
         return results
 
     def output_range(self, loaded: LoadedPlan, slot: TensorPlace) -> NumberRange:
-        """The range of a float32 output of the last run."""
         return self.engine.range(self.address(slot, loaded), slot.nbytes // 4)
 
     def segment_range(self, segment: int, offset: int, count: int, copy: int | None = None) -> NumberRange:
-        """The range of float32 numbers of a segment, or of its copy."""
         base = self.bases[segment] if copy is None else self.call("tw_session_copy", copy, segment)
         return self.engine.range(base + offset, count)
 
     @contextmanager
     def timer(self, plan: Plan) -> Iterator[int]:
-        """Room for the milliseconds of a plan's instructions, which are 0."""
         n = len(plan.nodes)
         times = self.engine.alloc(8 * max(n, 1))
         try:
@@ -395,8 +362,6 @@ class PlanHost(SegmentMemory):
             self.engine.free(times)
 
     def profile(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor], runs: int, times: int) -> list[float]:
-        """Milliseconds per instruction, the mean over `runs` runs, added up at `times`."""
-
         def run() -> None:
             self.write_feeds(loaded, feeds)
             self.run(loaded)
@@ -421,7 +386,6 @@ class PlanHost(SegmentMemory):
         return blocks.get(slot.segment, self.bases[slot.segment]) + slot.offset
 
     def release(self) -> None:
-        """Free everything; harmless when repeated."""
         if self.released:
             return
         for loaded in list(self.loaded):

@@ -36,10 +36,7 @@ N_LIMITS = 64
 def rematerialise(program: Program, context: Context) -> None:
     """Limit the workspace to `context.memory_budget` bytes, and report the cost in `context.recomputation`.
 
-    Raises
-    ------
-    LimitError
-        There is no way; it names the smallest budget for which there is one.
+    Raise LimitError where there is no way; it names the smallest budget for which there is one.
     """
     budget = context.memory_budget
     assert budget is not None

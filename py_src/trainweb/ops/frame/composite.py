@@ -147,14 +147,9 @@ def expand_composites(
 ) -> Graph:
     """`graph` with nodes of other operators in the place of composites; itself where there are none.
 
-    Parameters
-    ----------
-    types
-        Types of the inputs and initializers; types of the other tensors are added where they are missing.
-    differentiate
-        Makes the nodes of gradients that waited for sizes.
-    keep
-        True if nodes stay that depend on an unknown size.
+    `types` of the inputs and initializers are there; types of the other tensors are added where they are missing.
+    `differentiate` makes the nodes of gradients that waited for sizes. `keep`: nodes stay that depend on an unknown
+    size.
     """
     if not has_composites(graph):
         return graph

@@ -12,13 +12,7 @@ from trainweb.ops.frame.since import domain_of
 
 
 class Emission(ABC):
-    """Emits nodes after the nodes of a graph; asks for the types of tensors known so far.
-
-    Parameters
-    ----------
-    prefix
-        How the names of its nodes start.
-    """
+    """Emits nodes after the nodes of a graph, under names with a prefix; asks for the types of tensors known so far."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix

@@ -56,10 +56,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 def evaluate(root: Expr, inputs: Sequence[Any]) -> Any:
     """Value of `root` for one element of each input.
 
-    Raises
-    ------
-    ArithmeticError, ValueError
-        Python has no value and IEEE has NaN or infinity; the caller leaves it to the engine.
+    Raise ArithmeticError or ValueError where Python has no value and IEEE has NaN or infinity: the engine computes it.
     """
     done: dict[int, Any] = {}
 

@@ -36,12 +36,8 @@ def may_decide(tensor: Tensor | TensorType) -> bool:
 def infer_outputs(op: Op, types: Mapping[str, TensorType]) -> tuple[list[TensorType], bool]:
     """Output types of a node by the types known so far, and whether output 0 is known by value.
 
-    Raises
-    ------
-    ModelError
-        An input that nothing defines, or inputs that do not fit; whatever goes wrong names the node.
-    UnsupportedError
-        The operator's work depends on an unknown size, or on unknown data.
+    Raise ModelError for an input that nothing defines, and for inputs that do not fit. Raise UnsupportedError if the
+    operator's work depends on an unknown size, or on unknown data.
     """
     try:
         inputs = op.complete([types[name] if name else None for name in op.node.inputs])

@@ -358,12 +358,8 @@ def find(domain: str, op_type: str) -> type[Op] | None:
 def bind(node: Node, opsets: dict[str, int]) -> Op:
     """The operator of `node`, with its attributes checked.
 
-    Raises
-    ------
-    UnsupportedError
-        No such operator, or not in the opset in force.
-    ModelError
-        Wrong number of inputs or outputs, or a missing or mistyped attribute.
+    Raise UnsupportedError for an operator that does not exist in the opset in force. Raise ModelError for a wrong
+    number of inputs or outputs, and for a missing or mistyped attribute.
     """
     domain = _ALIASES.get(node.domain, node.domain)
     cls = find(domain, node.op_type)

@@ -22,20 +22,11 @@ SHAPE_ELEMENTS = 16
 
 
 def infer_shapes(graph: Graph) -> dict[str, Value]:
-    """Type of every tensor of `graph`.
+    """Type of every tensor of `graph`, by its name.
 
-    Returns
-    -------
-    dict of str to Value
-        By tensor name. A dim is an int, an expression of the symbols of the inputs, or None. None stands for dims made
-        of unnamed ones or decided by data.
-
-    Raises
-    ------
-    ModelError
-        A node's inputs do not fit, whatever the symbolic dims are.
-    UnsupportedError
-        An operator is unknown, or a rank depends on data.
+    A dim is an int, an expression of the symbols of the inputs, or None. None stands for dims made of unnamed ones or
+    decided by data. Raise ModelError if a node's inputs do not fit, whatever the symbolic dims are. Raise
+    UnsupportedError for an unknown operator, and for a rank that depends on data.
     """
     inference = ShapeInference(graph)
     return {name: inference.value(name) for name in inference.names()}
@@ -44,19 +35,9 @@ def infer_shapes(graph: Graph) -> dict[str, Value]:
 class ShapeInference:
     """The types of a graph's tensors; nodes may be added afterwards.
 
-    Parameters
-    ----------
-    graph : Graph
-        Its inputs must have a rank.
-    former : ShapeInference, optional
-        Of a graph with many of the same nodes: results for them from the same types, without symbols, are reused.
-
-    Attributes
-    ----------
-    table : SymbolTable
-        The symbols, and what is known of them.
-    ops : list of Op
-        The operators of the graph's nodes, without nodes that were added afterwards.
+    The graph's inputs must have a rank. If `former` has the types of a graph with many of the same nodes, results for
+    them from the same types, without symbols, are reused. `table` has the symbols, and what is known of them. `ops` are
+    the operators of the graph's nodes, without nodes that were added afterwards.
     """
 
     def __init__(self, graph: Graph, former: ShapeInference | None = None) -> None:

@@ -19,21 +19,14 @@ from trainweb.ops.optim.update import Formula, Moments
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A tensor that an optimizer keeps of each trainable parameter, beside its value.
-
-    Attributes
-    ----------
-    input
-        Name of the input of optimizer models.
-    saved
-        Name in checkpoints.
-    segment
-        Its segment in sessions, behind the tensors before it.
-    """
+    """A tensor that an optimizer keeps of each trainable parameter, beside its value."""
 
     input: str
+    """Name of the input of optimizer models."""
     saved: str
+    """Name in checkpoints."""
     segment: int
+    """Its segment in sessions, behind the tensors before it."""
 
 
 MOMENTS = (

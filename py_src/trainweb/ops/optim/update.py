@@ -164,12 +164,7 @@ class Term:
 class Moments:
     """The moments of a parameter by the names that an optimizer gives them; assign to one to change it.
 
-    Parameters
-    ----------
-    values
-        The moments.
-    assign : callable, optional
-        Stores a new value in the place of the old one at once, and returns its term.
+    `assign` stores a new value in the place of the old one at once, and returns its term.
     """
 
     __slots__ = ("__dict__", "_assign")

@@ -22,7 +22,6 @@ import type {
   FitOrder,
   FitProgress,
   FitSpec,
-  FitStart,
   RateRange,
   StreamBatch,
   StreamPlace,
@@ -247,7 +246,11 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
       }
       this.#steps = plan.stepsPerEpoch;
       const make = (): Call<"startFit"> => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]);
-      this.#begin(plan, await this.#host.send(make));
+      // History and schedule go on from the checkpoint.
+      const { position, losses, epochs, bestEpoch } = await this.#host.send(make);
+      this.#noteLosses({ losses, optimizerSteps: position.optimizerSteps, isNaN: false });
+      epochs.forEach((epoch) => this.#noteEpoch(plan, epoch));
+      this.#history.bestEpoch = bestEpoch;
       await this.#host.run(callOf("runFit", [info.handle]));
       this.#throwIfAborted();
     } finally {
@@ -258,13 +261,6 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
       this.#endWaits();
       this.#streams.forEach((batches) => void batches.return(undefined).catch(() => {}));
     }
-  }
-
-  /** Have history, schedule and data as they were when the checkpoint was written. */
-  #begin(plan: ResolvedFit, { position, losses, epochs, bestEpoch }: FitStart): void {
-    this.#noteLosses({ losses, optimizerSteps: position.optimizerSteps, isNaN: false });
-    epochs.forEach((epoch) => this.#noteEpoch(plan, epoch));
-    this.#history.bestEpoch = bestEpoch;
   }
 
   #noteLosses({ losses, optimizerSteps, isNaN }: FitLosses): void {

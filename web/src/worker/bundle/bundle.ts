@@ -43,9 +43,7 @@ const DECLARATION = record({
   name: text,
   dtype,
   dims: nullable(list(nullable((value, where, reader) => (typeof value === "string" ? value : integer(value, where, reader))))),
-  /**
-   * Most elements up to which its value belongs to the signature, because it determines shapes; 0: never.
-   */
+  /** Most elements up to which its value belongs to the signature, because it determines shapes; 0: never. */
   decides: integer,
 });
 /** An input, with the facts about it that a plan depends on. */

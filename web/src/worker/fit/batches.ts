@@ -208,11 +208,7 @@ export function limitsOf({ value, norm }: WireClip): Feed & NamedTensor {
   return { name: "limits", dtype: "float32", dims: [2], data: new Uint8Array(limits.buffer) };
 }
 
-/**
- * Steps on batches, each with its optimizer step.
- *
- * @returns the losses
- */
+/** Steps on batches, each with its optimizer step. @returns the losses */
 export async function runTrainSteps(core: SessionCore, { batches, stacked }: StepsTask, loss: string): Promise<Float32Array> {
   const steps = await FitSteps.start(core, { accumulate: 1, sumsGradients: false, onNaN: "ignore", proximal: 0 });
   const columns = stacked && new Columns(stacked, true);

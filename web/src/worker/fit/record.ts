@@ -49,10 +49,7 @@ export function writeFit(
   };
 }
 
-/**
- * @throws CheckpointError when no fit wrote the checkpoint
- * @throws ModelError when a fit with other options did
- */
+/** @throws CheckpointError when no fit wrote the checkpoint. @throws ModelError when a fit with other options did */
 export function checkOptions({ metadata, tensors }: TensorFile, name: string, expected: FitOptions): void {
   if (metadata["history"] === undefined || metadata["position"] === undefined || !tensors.has("losses")) {
     throw sessionError("NO_FIT", { name });

@@ -105,11 +105,7 @@ export class PlanMemory {
     return this.engine.view(this.call("tw_session_base", segment), this.call("tw_session_bytes", segment));
   }
 
-  /**
-   * Bytes of a segment in place. Valid until the next allocation.
-   *
-   * @throws EngineError when they do not lie in it
-   */
+  /** Bytes of a segment in place. Valid until the next allocation. @throws EngineError when they do not lie in it */
   range(segment: number, offset: number, nbytes: number): Uint8Array {
     const size = this.call("tw_session_bytes", segment);
     if (!(offset >= 0 && nbytes >= 0 && offset + nbytes <= size)) {

@@ -22,13 +22,7 @@ def use_worker_engine(js_engine: Any) -> None:
 
 
 def get_engine(*, reproducible: bool = False) -> Engine:
-    """The engine of this platform, one for all sessions.
-
-    Parameters
-    ----------
-    reproducible : bool
-        Use the build whose results are the same bytes on every machine; else the fastest.
-    """
+    """The engine of this platform, one for all sessions; if `reproducible`, with the same bytes on every machine."""
     if _own:
         return _own[0]
     if sys.platform == "emscripten":

@@ -28,13 +28,8 @@ REACH = 2**31
 class PyodideEngine(Engine):
     """The kernels of this page.
 
-    Parameters
-    ----------
-    js_engine : JsProxy | None
-        An `Engine` of the JavaScript package. Every later PyodideEngine drives this one, too.
-    reproducible : bool
-        Use the build whose results are the same bytes on every machine. Without effect once the page has handed over
-        its engine.
+    `js_engine` is an `Engine` of the JavaScript package, which every later PyodideEngine drives, too. `reproducible`
+    builds have the same bytes on every machine; once the page has handed over its engine, the flag has no effect.
     """
 
     _adopted: ClassVar[Any] = None

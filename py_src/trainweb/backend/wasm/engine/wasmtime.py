@@ -94,10 +94,7 @@ class _Code:
 class WasmtimeEngine(Engine):
     """Kernels on one thread, in a memory of their own.
 
-    Parameters
-    ----------
-    build : str
-        "kernels" (the same bytes on every machine) or "kernels.relaxed" (fused multiply-add where there is one).
+    `build` is "kernels" (the same bytes on every machine) or "kernels.relaxed" (fused multiply-add where there is one).
     """
 
     def __init__(self, build: str = "kernels") -> None:

@@ -243,9 +243,10 @@ NOT_NUMBERS = Message(
 )
 TEXT_VALUES = Message(
     FeedError,
-    "{what} has texts, and the model takes numbers. Make them by parsing digits, by 'categories' or "
-    "'{argument.one_hot}' of a Dataset of names, by a tokenizer of sentences, and for a language model by "
-    "Dataset.{argument.from_text}.",
+    "{what} has texts, and the model takes numbers. Make them by float() of digits, by 'categories' or 'one_hot' of a "
+    "Dataset of names, by a tokenizer of sentences, and for a language model by Dataset.from_text.",
+    "{what} has texts, and the model takes numbers. Make them by Number() of digits, by 'categories' or 'oneHot' of a "
+    "Dataset of names, by a tokenizer of sentences, and for a language model by Dataset.fromText.",
 )
 TIME_FIRST = Message(
     FeedError,

@@ -20,6 +20,7 @@ import { asTensor, batched, bucketed, checkNames, drawn, liveTensor, numberedAs,
 import { labelsOf, lastOfEach } from "./split.js";
 import { applySteps, areSteps, checkSteps, fittedStep, inputOf, type CategoryStep, type Fitted, type PreprocessingStep } from "./table.js";
 import {
+  batchesOf,
   cutter,
   joinedPairs,
   type Preference,
@@ -90,7 +91,8 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     }
     const buffer = rowsOfTexts.columns?.get("labels")?.dims[0] as number;
     const rows = rowsOfTexts.shuffle({ buffer, seed }).map(cutter(lengths));
-    return rows.bucket(({ labels }) => labels?.dims[0] as number, lengths, batchSize, { padded: {} });
+    const batches = rows.bucket(({ labels }) => labels?.dims[0] as number, lengths, batchSize, { padded: {} });
+    return batches.#piped((items) => items, { count: batchesOf(rowsOfTexts.columns?.get("labels") as Tensor, lengths, batchSize) });
   }
 
   /**
@@ -109,7 +111,8 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     const { batchSize = 4, seed = 0, ...others } = checkOptions("fromPreferences", options, known);
     const columns = await preferenceColumns(pairs, tokenizer, others);
     const buffer = (columns["labels"] as Tensor).dims[0] as number;
-    return new Dataset(columns).shuffle({ buffer, seed }).batch(batchSize).map(joinedPairs);
+    const batches = new Dataset(columns).shuffle({ buffer, seed }).batch(batchSize).map(joinedPairs);
+    return batches.#piped((items) => items, { count: Math.ceil(buffer / batchSize) });
   }
 
   /** Fitted steps of tables so far, such as `standardize` and `oneHot`: JSON, for `preprocess`. */
@@ -143,6 +146,15 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
    */
   pads(name: string): boolean {
     return this.#stream.zeros?.includes(name) ?? true;
+  }
+
+  /**
+   * Batches of each iteration, if they are known.
+   *
+   * @internal
+   */
+  get count(): number | null {
+    return this.#stream.count;
   }
 
   /** True if earlier rows may have filled up the last batch. */
@@ -512,7 +524,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
   }
 
   #piped<Out extends object>(make: Step, changes: Partial<Stream> = {}): Dataset<Out> {
-    return streamOf((draw) => piped(this, draw, make), { ...this.#stream, parts: null, ...changes });
+    return streamOf((draw) => piped(this, draw, make), { ...this.#stream, parts: null, count: null, ...changes });
   }
 
   #slice(start: number, end: number): Dataset<Item> {
@@ -572,6 +584,8 @@ interface Stream {
   readonly parts: Parts | null;
   /** The inputs that buckets pad with 0 unless they are told another number; null: all. */
   readonly zeros: readonly string[] | null;
+  /** Batches of each iteration, if they are known. */
+  readonly count: number | null;
 }
 
 type RowsOf = (draw: Draw | null) => AsyncIterable<Row | Batch>;
@@ -579,7 +593,7 @@ type RowsOf = (draw: Draw | null) => AsyncIterable<Row | Batch>;
 type Step = (rows: AsyncIterable<Row | Batch>, draw: Draw | null) => AsyncIterable<Row | Batch>;
 
 /** Facts of data that no function has changed. */
-const GIVEN: Stream = { isBatched: false, isPadded: false, isDrawn: false, preprocessing: [], generator: null, parts: null, zeros: [] };
+const GIVEN: Stream = { isBatched: false, isPadded: false, isDrawn: false, preprocessing: [], generator: null, parts: null, zeros: [], count: null };
 
 /** Of images: the tensors beside them, and the dataset of some; those held out keep their order and are unchanged. */
 interface Parts {

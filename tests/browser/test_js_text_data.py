@@ -106,7 +106,7 @@ def test_a_schedule_knows_the_batches_of_texts(js: JsPage) -> None:
     """
     options = {camel_case(name): value for name, value in LETTERS.items()}
     count, fits, message = js.run(script, given={"texts": TEXTS, "options": options, "end": Letters.eos_token_id})
-    assert count == len(list(Dataset.from_text(TEXTS, Letters(), **BATCHES)))
+    assert count == len(list(Dataset.from_text(TEXTS, Letters(), **LETTERS)))
     assert fits[0] == fits[1] and fits[0][0] == 2 * -(-count // 3)
     assert message.startswith("Linear needs 'total'")
 

@@ -130,29 +130,17 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     return this.#stream.isBatched;
   }
 
-  /**
-   * The generator object or ReadableStream that the rows come from, which can be read only once.
-   *
-   * @internal
-   */
+  /** @internal The generator object or ReadableStream that the rows come from, which can be read only once. */
   get generator(): object | null {
     return this.#stream.generator;
   }
 
-  /**
-   * True for an input that buckets pad with 0 because they are told no other number.
-   *
-   * @internal
-   */
+  /** @internal True for an input that buckets pad with 0 because they are told no other number. */
   pads(name: string): boolean {
     return this.#stream.zeros?.includes(name) ?? true;
   }
 
-  /**
-   * Batches of each iteration, if they are known.
-   *
-   * @internal
-   */
+  /** @internal Batches of each iteration, if they are known. */
   get count(): number | null {
     return this.#stream.count;
   }
@@ -171,11 +159,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     return `<Dataset: ${(this.size as number).toLocaleString("en")} rows of ${inputs.join(", ")}>`;
   }
 
-  /**
-   * The tensors, or the known tensors beside images.
-   *
-   * @internal
-   */
+  /** @internal The tensors, or the known tensors beside images. */
   get known(): ReadonlyMap<string, Tensor> | null {
     return this.#columns ?? this.#stream.parts?.known ?? null;
   }
@@ -191,20 +175,12 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     return this.read({ epoch: this.#iterations++, seed: 0 })[Symbol.asyncIterator]() as AsyncIterator<Item>;
   }
 
-  /**
-   * The rows or batches as they are drawn; null: in order, without changes.
-   *
-   * @internal
-   */
+  /** @internal The rows or batches as they are drawn; null: in order, without changes. */
   read(draw: Draw | null): AsyncIterable<Row | Batch> {
     return this.#rows(draw);
   }
 
-  /**
-   * Batches that a function makes from the rows or batches.
-   *
-   * @internal
-   */
+  /** @internal Batches that a function makes from the rows or batches. */
   through(make: (items: AsyncIterable<Row | Batch>) => AsyncIterable<Batch>, isPadded: boolean): Dataset<Batch> {
     return this.#piped(make, { isBatched: true, isPadded });
   }
@@ -310,11 +286,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     return [this.#part(order.filter((_, k) => !isOfSecond(k)), false), this.#part(order.filter((_, k) => isOfSecond(k)), true)];
   }
 
-  /**
-   * The values of an input, where tensors have them, or each row of an array has one.
-   *
-   * @internal
-   */
+  /** @internal The values of an input, where tensors have them, or each row of an array has one. */
   column(name: string): Tensor | undefined {
     const values = this.#listed.map((row) => (row as Partial<Row>)?.[name]);
     const areNumbers = values.length > 0 && values.every((value) => ["number", "bigint"].includes(typeof value));

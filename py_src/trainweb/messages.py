@@ -370,7 +370,7 @@ TABLE_INPUT = Message(FeedError, "The data has no input {name!r}; the names of i
 TABLE_TYPE = Message(
     FeedError,
     "{name!r} is {actual}; the step {step!r} takes {expected}. Make numbers of digits (float, Number), float32 of "
-    "other numbers, and columns of names by '{argument.one_hot}'. Whole numbers are labels already.",
+    "other numbers, and columns of names by 'one_hot' ('oneHot' in a page). Whole numbers are labels already.",
 )
 TABLE_WHOLE = Message(FeedError, "Row {row} has {value!r} as {name!r}; the step 'one_hot' takes whole numbers.")
 TABLE_TEXT = Message(FeedError, "{name!r} is {actual}; {step!r} takes texts. For a missing one, give its fill value.")

@@ -24,12 +24,14 @@ VALUES = {"CheckpointStore", "Dataset", "InferenceSession", "Tensor", "TrainingS
           "readImage", "readImages", "readObjectStore"}  # fmt: skip
 """Values of the package that the guides use without an import."""
 OTHER_TYPE, NO_OVERLOAD, NOT_CALLABLE = "TS2345", "TS2769", "TS2349"
+IS_UNDEFINED, NOT_UNDEFINED = "TS18048", "TS2322"
 MAYBE_NULL, OBJECT_NULL, MAYBE_UNDEFINED, NO_MEMBER = "TS18047", "TS2531", "TS2532", "TS2339"
 SETTINGS = {(page, OTHER_TYPE) for page in ("debug", "pictures", "resume", "sessions")}
 """Settings in a variable need a type."""
 ELEMENTS = {("losses", OTHER_TYPE), ("losses", NOT_CALLABLE), ("series", NO_OVERLOAD), ("table", OTHER_TYPE)}
 """The data of a tensor may be of bigints or texts."""
 COLUMNS = {("data", MAYBE_NULL), ("data", MAYBE_UNDEFINED), ("data", NO_OVERLOAD)}
+COLUMNS |= {("elsewhere", code) for code in (MAYBE_NULL, IS_UNDEFINED, NO_MEMBER, NOT_UNDEFINED)}
 """A stream has no columns, and a table may lack one."""
 PANELS = {("fit", OBJECT_NULL), ("fit", NO_MEMBER)}
 """The elements of trainweb/vis are known where it is imported."""

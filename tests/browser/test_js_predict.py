@@ -106,6 +106,27 @@ def test_predictions_of_buckets_are_in_the_order_of_the_rows(js: JsPage, plain_s
     assert all("'ids' of row 3 of the data" in message for message in wrong)
 
 
+def test_each_token_of_several_buckets_gets_its_prediction(js: JsPage, plain_site: Site) -> None:
+    plain_site.add("/tokens.onnx", tokens().SerializeToString())
+    rows = [row["ids"] % 7 for row in ROWS]
+    dims, logits = js.run(
+        """
+        const s = await TrainingSession.createFromModel("/tokens.onnx", { loss: "CrossEntropyLoss" });
+        const rows = new Dataset(given.map((ids) => ({ ids: ids.map(BigInt) })));
+        const { logits } = await s.predict(rows.bucket(({ ids }) => ids.length, [3, 5, 8], 2));
+        await s.release();
+        return [logits.dims, [...logits.data]];""",
+        given=[row.tolist() for row in rows],
+    )
+    found = np.reshape(logits, dims)
+    assert found.shape == (11, 8, 7)
+    bounds = [min(bound for bound in (3, 5, 8) if bound >= n) for n in LENGTHS]
+    for scores, row, bound in zip(found, rows, bounds, strict=True):
+        expected = normal(7, 4)[row].astype(np.float64) @ normal(4, 7, seed=1)
+        np.testing.assert_allclose(scores[: len(expected)], expected, rtol=1e-5, atol=1e-6)
+        assert not scores[bound:].any()
+
+
 def test_predicts_and_evaluates_as_numpy_and_python(js: JsPage) -> None:
     found = js.run(
         START

@@ -7,6 +7,7 @@ from tests.python.test_text_data import (
     BATCHES,
     CHATS,
     FAULTS,
+    LETTERS,
     TABLE,
     TEXTS,
     Letters,
@@ -79,6 +80,35 @@ def test_batches_are_those_of_python(js: JsPage) -> None:
     found = js.run(script, given={"texts": TEXTS, "options": options, "end": Letters.eos_token_id})
     data = Dataset.from_text(TEXTS, Letters(), **BATCHES)
     assert found == [batches_of(data), batches_of(data)]
+
+
+def test_a_schedule_knows_the_batches_of_texts(js: JsPage) -> None:
+    """The rate of the last step is the one of a schedule whose total was counted by an iteration."""
+    script = """
+      const encode = (text) => Array.from(text, (letter) => letter.charCodeAt(0) - 97);
+      const s = await trainweb.TrainingSession.createFromModel("/golden/generate/llama.onnx", {
+        loss: { type: "CrossEntropyLoss", ignoreIndex: -100 }, optimizer: "SGD",
+      });
+      const options = { ...given.options, inputs: s.trainingInputNames };
+      const texts = trainweb.Dataset.fromText(given.texts, { encode, eos_token_id: given.end }, options);
+      let count = 0;
+      for await (const _ of texts) count++;
+      const fits = [];
+      for (const more of [{}, { total: 2 * Math.ceil(count / 3) }]) {
+        const schedule = { type: "Linear", learningRate: 0.001, ...more };
+        const fit = await s.fit(texts, { epochs: 2, accumulate: 3, schedule });
+        fits.push([fit.optimizerSteps, fit.epochs.at(-1).learningRate]);
+      }
+      const options2 = { schedule: "Linear", learningRate: 0.001 };
+      const { message } = await s.fit(texts.filter(() => true), options2).catch((error) => error);
+      await s.release();
+      return [count, fits, message];
+    """
+    options = {camel_case(name): value for name, value in LETTERS.items()}
+    count, fits, message = js.run(script, given={"texts": TEXTS, "options": options, "end": Letters.eos_token_id})
+    assert count == len(list(Dataset.from_text(TEXTS, Letters(), **LETTERS)))
+    assert fits[0] == fits[1] and fits[0][0] == 2 * -(-count // 3)
+    assert message.startswith("Linear needs 'total'")
 
 
 def test_chats_that_are_text_already_have_the_rows_and_warnings_of_python(js: JsPage) -> None:

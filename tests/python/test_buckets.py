@@ -62,6 +62,19 @@ def test_predictions_are_in_the_order_of_the_rows(data: Callable[[], Any], rows:
     np.testing.assert_allclose(found["sums"], [TABLE[ROWS[k]["ids"]].sum(0) for k in rows], rtol=1e-5, atol=1e-6)
 
 
+def test_each_token_of_several_buckets_gets_its_prediction() -> None:
+    """Against numpy, row by row."""
+    rows = [{"ids": row["ids"] % 7} for row in ROWS]
+    with trainweb.TrainingSession.from_model(tokens(), loss="CrossEntropyLoss") as s:
+        found = s.predict(bucketed(rows))["logits"]
+    assert found.shape == (11, 8, 7)
+    bounds = [min(bound for bound in (3, 5, 8) if bound >= n) for n in LENGTHS]
+    for scores, row, bound in zip(found, rows, bounds, strict=True):
+        expected = normal(7, 4)[row["ids"]].astype(np.float64) @ normal(4, 7, seed=1)
+        np.testing.assert_allclose(scores[: len(expected)], expected, rtol=1e-5, atol=1e-6)
+        assert not scores[bound:].any()
+
+
 def test_a_cache_keeps_the_order() -> None:
     data = bucketed(ROWS).cache()
     with trainweb.TrainingSession.from_model(SUMS, loss="CrossEntropyLoss") as s:

@@ -60,6 +60,14 @@ def preferences(session: TrainingSession, size: int = 4, seed: int = 0) -> Datas
     return Dataset.from_preferences(PAIRS, Letters(), length=LENGTH, reference=session, batch_size=size, seed=seed)
 
 
+def test_a_schedule_knows_the_batches_of_preferences() -> None:
+    session = session_of()
+    data = preferences(session, 3)
+    fit = session.fit(data, epochs=2, schedule="Linear", learning_rate=0.001, progress=False)
+    assert fit.optimizer_steps == 2 * len(list(data))
+    assert fit.epochs[-1].learning_rate < 0.001
+
+
 @pytest.mark.parametrize("least", [0, head.SCORES_BYTES], ids=["in blocks", "stored"])
 def test_the_loss_of_a_fit_is_that_of_the_formula_and_margins_grow(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both where scores of the vocabulary are computed in blocks and where they are few and stored."""

@@ -138,21 +138,26 @@ def test_a_wrong_output_lists_the_outputs() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_a_nan_among_rows_that_are_evaluated_is_named_once(value: float, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_nan_among_rows_that_are_evaluated_is_named_once(value: float) -> None:
     points, labels = np.ones((8, 2), np.float32), np.zeros(8, np.int64)
     holed = points.copy()
     holed[5, 1] = value
-    with trainweb.TrainingSession.from_model(example("first.onnx"), loss="CrossEntropyLoss") as session:
+    model = example("first.onnx")
+    with (
+        warnings.catch_warnings(record=True) as found,
+        trainweb.TrainingSession.from_model(model, loss="CrossEntropyLoss") as session,
+    ):
+        warnings.simplefilter("always")
         session.fit((points, labels), epochs=2, validation_data=(holed, labels), batch_size=2, progress=False)
         session.evaluate((points, labels), batch_size=2)
         for _ in range(2):
             assert np.isnan(session.evaluate((holed, labels), batch_size=2)["loss"])
-    found = [str(warning.message) for warning in recwarn if "Fill NaN" in str(warning.message)]
-    assert [text.partition("'points' has ")[2].partition(". Fill")[0] for text in found] == [
+    texts = [str(warning.message) for warning in found if "Fill NaN" in str(warning.message)]
+    assert [text.partition("'points' has ")[2].partition(". Fill")[0] for text in texts] == [
         f"{value} in row 5 of the validation data",
         f"{value} in row 5 of the data",
     ]
-    assert found[0].startswith("The loss is nan. ")
+    assert texts[0].startswith("The loss is nan. ")
 
 
 def test_labels_that_are_all_ignored_give_no_notice(recwarn: pytest.WarningsRecorder) -> None:

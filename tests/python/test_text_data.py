@@ -419,6 +419,27 @@ def test_a_model_learns_texts_and_writes_them() -> None:
     assert tokens_of(session, "hi", 6, tokenizer=Letters(), stop=END) == [7, 6, 5, END]
 
 
+LETTERS: dict[str, Any] = {key: value for key, value in BATCHES.items() if key != "inputs"} | {"batch_size": 3}
+"""Buckets whose last batches are smaller make more batches than the rows alone need."""
+
+
+@pytest.mark.parametrize("more", [{}, {"length": 9, "pack": True}], ids=["buckets", "packed"])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_schedule_knows_the_batches_of_texts(more: dict[str, Any], accumulate: int) -> None:
+    """The rate of the last step is the one of a schedule whose total was counted by an iteration."""
+    session = model()
+    data = Dataset.from_text(TEXTS, Letters(), **(LETTERS | {"inputs": session.input_names()} | more))
+    count = len(list(data))
+    steps = 2 * -(-count // accumulate)
+    schedules = {"type": "Linear"}, {"type": "Linear", "total": steps}
+    options = {"epochs": 2, "learning_rate": 0.1, "accumulate": accumulate, "progress": False}
+    fits = [session.fit(data, schedule=schedule, **options) for schedule in schedules]
+    assert [fit.optimizer_steps for fit in fits] == [steps, steps]
+    assert fits[0].epochs[-1].learning_rate == fits[1].epochs[-1].learning_rate
+    with pytest.raises(TrainwebError, match="Linear needs 'total'"):
+        session.fit(data.filter(bool), schedule="Linear", **options)
+
+
 def test_labels_of_padding_change_no_loss() -> None:
     session = model()
     losses = []

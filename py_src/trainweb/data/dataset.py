@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+from collections import Counter
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import isasyncgen, isgenerator
 from pathlib import Path
@@ -75,6 +76,8 @@ class Dataset(OtherNames):
         """Makes a dataset of some of the images."""
         self._zeros: list[str] | None = []
         """The inputs that buckets pad with 0 unless they are told another number; None: all."""
+        self._count: int | None = None
+        """Batches of each iteration, if they are known."""
         self._is_drawn = False
         """True if order or values of the rows are drawn."""
         self._iterations = 0
@@ -384,7 +387,7 @@ class Dataset(OtherNames):
         ModelError
             A setting is wrong, or the tokenizer has no ``encode`` or no end token.
         """
-        from trainweb.data.text import columns_of, cutter, lengths_of
+        from trainweb.data.text import columns_of, cutter, length_for, lengths_of
 
         lengths = lengths_of(length, pack=pack, batch_size=batch_size, seed=seed)
         columns = columns_of(
@@ -394,7 +397,10 @@ class Dataset(OtherNames):
         if batch_size is None:
             return dataset
         rows = dataset.shuffle(len(dataset), seed or 0).map(cutter(lengths))
-        return rows.bucket(lambda row: len(row["labels"]), lengths, batch_size, {})
+        batches = rows.bucket(lambda row: len(row["labels"]), lengths, batch_size, {})
+        counts = Counter(length_for(labels, lengths) for labels in columns["labels"])
+        batches._count = sum(-(-count // batch_size) for count in counts.values())
+        return batches
 
     @staticmethod
     def from_preferences(
@@ -436,7 +442,9 @@ class Dataset(OtherNames):
         COUNT.check("batch_size", batch_size)
         columns = preferences_of(pairs, tokenizer, length, reference, end_token)
         rows = len(next(iter(columns.values())))
-        return Dataset(columns).shuffle(rows, seed).batch(batch_size).map(joined)
+        batches = Dataset(columns).shuffle(rows, seed).batch(batch_size).map(joined)
+        batches._count = -(-rows // batch_size)
+        return batches
 
     def fill_mean(self, *names: str) -> Dataset:
         """Replace each NaN by the mean of the numbers in its column.

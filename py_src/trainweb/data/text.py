@@ -99,12 +99,17 @@ def lengths_of(length: int | Sequence[int], *, pack: bool, batch_size: int | Non
     return sorted(lengths)
 
 
+def length_for(labels: np.ndarray, lengths: Sequence[int]) -> int:
+    """The least of these lengths that holds a row up to the last of its labels to learn."""
+    count = int(np.flatnonzero(labels != IGNORED)[-1]) + 1
+    return next(n for n in lengths if n >= count)
+
+
 def cutter(lengths: Sequence[int]) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
     """A function that cuts the padding of a row to the least of these lengths."""
 
     def cut(row: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        count = int(np.flatnonzero(row["labels"] != IGNORED)[-1]) + 1
-        length = next(n for n in lengths if n >= count)
+        length = length_for(row["labels"], lengths)
         return {name: values[:length] for name, values in row.items()}
 
     return cut

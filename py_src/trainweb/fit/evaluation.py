@@ -154,8 +154,14 @@ def own_value(name: str, function: Function, predictions: np.ndarray, targets: n
     return float(value)
 
 
-def joined(name: str, parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The rows of all batches of an output."""
+def joined(name: str, parts: Sequence[np.ndarray], *, pads: bool = False) -> np.ndarray:
+    """The rows of all batches of an output; if it `pads`, with zeros behind those of shorter buckets."""
+    if pads and len({part.ndim for part in parts}) == 1:
+        most = np.max([part.shape[1:] for part in parts], axis=0)
+        parts = [
+            np.pad(part, [(0, 0), *((0, n - size) for n, size in zip(most, part.shape[1:], strict=True))])
+            for part in parts
+        ]
     if len({part.shape[1:] for part in parts}) > 1:
         shapes = ", ".join(str(list(shape)) for shape in sorted({part.shape for part in parts}))
         raise messages.UNLIKE_OUTPUTS(name=name, shapes=shapes)

@@ -53,6 +53,7 @@ class Batches:
         size, self.remainder, batched = options["batch_size"], options["remainder"], options["batched"]
         self.per_epoch: int | None = options["steps_per_epoch"] if trains else None
         """Batches of an epoch of a stream, which goes on in the next epoch; None: an epoch is one iteration."""
+        self._known = data._count if inputs.rows is None else None
         drops = inputs.rows is not None and self.remainder == "keep" and trains
         if data.columns is None:
             self.data = inputs.batches(data, size, self.remainder, batched, ignores_size=ignores_size, drops=drops)
@@ -69,6 +70,11 @@ class Batches:
     def steps(self) -> int | None:
         """The number of steps in an epoch; None for a stream that each epoch reads to its end."""
         return self.per_epoch if self.data.columns is None else len(self._rows(np.arange(len(self.data))))
+
+    @property
+    def counted(self) -> int | None:
+        """The number of steps in an epoch, also of a stream that knows it."""
+        return self._known if self.steps is None else self.steps
 
     def _rows(self, order: np.ndarray) -> list[np.ndarray]:
         return epoch_batches(len(order), self.size, self.remainder, order)
@@ -177,7 +183,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     evaluation, evaluated, trained = _evaluations(core, inputs, train, validation, options, settings)
     better: Mapping[str, str | None] = {"loss": "min"} if evaluation is None or evaluated is None else evaluation.better
     steps, epochs, accumulate = batches.steps, options["epochs"], checked_accumulate(settings.get("accumulate", 1))
-    updates = None if steps is None else epochs * -(-steps // accumulate["steps"])
+    updates = None if batches.counted is None else epochs * -(-batches.counted // accumulate["steps"])
     if accumulate["steps"] > 1 and accumulate["reduction"] != "sum" and not core.models.weighs_batches:
         raise messages.UNWEIGHED_BATCHES()
     schedule = schedule_of(settings.get("schedule"), options["learning_rate"], updates)

@@ -10,7 +10,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import texts
 from trainweb.data.for_model import ModelInputs
-from trainweb.data.rows import numbers_of
+from trainweb.data.rows import Bucketed, numbers_of
 from trainweb.data.table import in_units
 from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined
@@ -51,6 +51,7 @@ def predict(
     for number, batch in enumerate(_batches(inputs, dataset, options)):
         count = rows_of(batch, number)
         size = size or inputs.rows or count
+        pads = isinstance(batch, Bucketed)
         numbers += numbers_of(batch, range(done, done + count))
         try:
             # The last rows go with the plan of the others.
@@ -67,7 +68,7 @@ def predict(
     units = inputs.units(dataset)
     pairs = models.own.pairs or [(models.own.compared or "", name) for name in models.own.inputs[-1:]]
     of_outputs = {output: units[targets] for output, targets in reversed(pairs) if targets in units}
-    found = {name: joined(name, [part[name] for part in parts]) for name in names}
+    found = {name: joined(name, [part[name] for part in parts], pads=pads) for name in names}
     if numbers != sorted(numbers):
         found = {name: array[np.argsort(numbers)] for name, array in found.items()}
     return {name: in_units(name, array, of_outputs.get(name)) for name, array in found.items()}

@@ -20,6 +20,7 @@ import { asTensor, batched, bucketed, checkNames, drawn, liveTensor, numberedAs,
 import { labelsOf, lastOfEach } from "./split.js";
 import { applySteps, areSteps, checkSteps, fittedStep, inputOf, type CategoryStep, type Fitted, type PreprocessingStep } from "./table.js";
 import {
+  batchesOf,
   cutter,
   joinedPairs,
   type Preference,
@@ -90,7 +91,8 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     }
     const buffer = rowsOfTexts.columns?.get("labels")?.dims[0] as number;
     const rows = rowsOfTexts.shuffle({ buffer, seed }).map(cutter(lengths));
-    return rows.bucket(({ labels }) => labels?.dims[0] as number, lengths, batchSize, { padded: {} });
+    const batches = rows.bucket(({ labels }) => labels?.dims[0] as number, lengths, batchSize, { padded: {} });
+    return batches.#piped((items) => items, { count: batchesOf(rowsOfTexts.columns?.get("labels") as Tensor, lengths, batchSize) });
   }
 
   /**
@@ -109,7 +111,8 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     const { batchSize = 4, seed = 0, ...others } = checkOptions("fromPreferences", options, known);
     const columns = await preferenceColumns(pairs, tokenizer, others);
     const buffer = (columns["labels"] as Tensor).dims[0] as number;
-    return new Dataset(columns).shuffle({ buffer, seed }).batch(batchSize).map(joinedPairs);
+    const batches = new Dataset(columns).shuffle({ buffer, seed }).batch(batchSize).map(joinedPairs);
+    return batches.#piped((items) => items, { count: Math.ceil(buffer / batchSize) });
   }
 
   /** Fitted steps of tables so far, such as `standardize` and `oneHot`: JSON, for `preprocess`. */
@@ -127,22 +130,19 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     return this.#stream.isBatched;
   }
 
-  /**
-   * The generator object or ReadableStream that the rows come from, which can be read only once.
-   *
-   * @internal
-   */
+  /** @internal The generator object or ReadableStream that the rows come from, which can be read only once. */
   get generator(): object | null {
     return this.#stream.generator;
   }
 
-  /**
-   * True for an input that buckets pad with 0 because they are told no other number.
-   *
-   * @internal
-   */
+  /** @internal True for an input that buckets pad with 0 because they are told no other number. */
   pads(name: string): boolean {
     return this.#stream.zeros?.includes(name) ?? true;
+  }
+
+  /** @internal Batches of each iteration, if they are known. */
+  get count(): number | null {
+    return this.#stream.count;
   }
 
   /** True if earlier rows may have filled up the last batch. */
@@ -159,11 +159,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     return `<Dataset: ${(this.size as number).toLocaleString("en")} rows of ${inputs.join(", ")}>`;
   }
 
-  /**
-   * The tensors, or the known tensors beside images.
-   *
-   * @internal
-   */
+  /** @internal The tensors, or the known tensors beside images. */
   get known(): ReadonlyMap<string, Tensor> | null {
     return this.#columns ?? this.#stream.parts?.known ?? null;
   }
@@ -179,20 +175,12 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     return this.read({ epoch: this.#iterations++, seed: 0 })[Symbol.asyncIterator]() as AsyncIterator<Item>;
   }
 
-  /**
-   * The rows or batches as they are drawn; null: in order, without changes.
-   *
-   * @internal
-   */
+  /** @internal The rows or batches as they are drawn; null: in order, without changes. */
   read(draw: Draw | null): AsyncIterable<Row | Batch> {
     return this.#rows(draw);
   }
 
-  /**
-   * Batches that a function makes from the rows or batches.
-   *
-   * @internal
-   */
+  /** @internal Batches that a function makes from the rows or batches. */
   through(make: (items: AsyncIterable<Row | Batch>) => AsyncIterable<Batch>, isPadded: boolean): Dataset<Batch> {
     return this.#piped(make, { isBatched: true, isPadded });
   }
@@ -298,11 +286,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     return [this.#part(order.filter((_, k) => !isOfSecond(k)), false), this.#part(order.filter((_, k) => isOfSecond(k)), true)];
   }
 
-  /**
-   * The values of an input, where tensors have them, or each row of an array has one.
-   *
-   * @internal
-   */
+  /** @internal The values of an input, where tensors have them, or each row of an array has one. */
   column(name: string): Tensor | undefined {
     const values = this.#listed.map((row) => (row as Partial<Row>)?.[name]);
     const areNumbers = values.length > 0 && values.every((value) => ["number", "bigint"].includes(typeof value));
@@ -512,7 +496,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
   }
 
   #piped<Out extends object>(make: Step, changes: Partial<Stream> = {}): Dataset<Out> {
-    return streamOf((draw) => piped(this, draw, make), { ...this.#stream, parts: null, ...changes });
+    return streamOf((draw) => piped(this, draw, make), { ...this.#stream, parts: null, count: null, ...changes });
   }
 
   #slice(start: number, end: number): Dataset<Item> {
@@ -572,6 +556,8 @@ interface Stream {
   readonly parts: Parts | null;
   /** The inputs that buckets pad with 0 unless they are told another number; null: all. */
   readonly zeros: readonly string[] | null;
+  /** Batches of each iteration, if they are known. */
+  readonly count: number | null;
 }
 
 type RowsOf = (draw: Draw | null) => AsyncIterable<Row | Batch>;
@@ -579,7 +565,7 @@ type RowsOf = (draw: Draw | null) => AsyncIterable<Row | Batch>;
 type Step = (rows: AsyncIterable<Row | Batch>, draw: Draw | null) => AsyncIterable<Row | Batch>;
 
 /** Facts of data that no function has changed. */
-const GIVEN: Stream = { isBatched: false, isPadded: false, isDrawn: false, preprocessing: [], generator: null, parts: null, zeros: [] };
+const GIVEN: Stream = { isBatched: false, isPadded: false, isDrawn: false, preprocessing: [], generator: null, parts: null, zeros: [], count: null };
 
 /** Of images: the tensors beside them, and the dataset of some; those held out keep their order and are unchanged. */
 interface Parts {

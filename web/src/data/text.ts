@@ -214,12 +214,26 @@ export function textSettings(options: TextOptions): TextSettings {
   return { lengths, batchSize, seed: seed ?? 0, columns: { ...others, length: lengths.at(-1) as number } };
 }
 
+/** The least of these lengths that holds a row up to the last of its labels to learn. */
+function lengthFor(labels: BigInt64Array, lengths: readonly number[]): number {
+  const count = labels.findLastIndex((label) => label !== BigInt(IGNORED)) + 1;
+  return lengths.find((one) => one >= count) as number;
+}
+
+/** The batches of rows with these labels, each padded to the least of these lengths. */
+export function batchesOf({ data, dims: [rows = 0, width = 0] }: Tensor, lengths: readonly number[], size: number): number {
+  const counts = new Map<number, number>();
+  for (let row = 0; row < rows; row++) {
+    const length = lengthFor((data as BigInt64Array).subarray(row * width, (row + 1) * width), lengths);
+    counts.set(length, (counts.get(length) ?? 0) + 1);
+  }
+  return [...counts.values()].reduce((sum, count) => sum + Math.ceil(count / size), 0);
+}
+
 /** A function that cuts the padding of a row to the least of these lengths. */
 export function cutter(lengths: readonly number[]): (row: Readonly<Record<string, Tensor>>) => Record<string, Tensor> {
   return (row) => {
-    const labels = row["labels"]?.data as BigInt64Array;
-    const count = labels.findLastIndex((label) => label !== BigInt(IGNORED)) + 1;
-    const length = lengths.find((one) => one >= count) as number;
+    const length = lengthFor(row["labels"]?.data as BigInt64Array, lengths);
     const cut = ({ data }: Tensor): Tensor => new Tensor("int64", (data as BigInt64Array).slice(0, length), [length]);
     return Object.fromEntries(Object.entries(row).map(([name, tensor]) => [name, cut(tensor)]));
   };

@@ -54,9 +54,11 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
   const parts: NamedTensor[][] = [];
   const numbers: number[] = [];
   let [size, first] = [fixed ?? 0, 0];
+  let isBucketed = false;
   for await (const rows of batches) {
     const batch = await packBatch(rows, evalInputNames, parts.length, first);
     size ||= batch.rows;
+    isBucketed ||= (batch.numbers ?? null) !== null;
     const results = await host.send(() => callOf("predict", [handle, [...names], batch, size, ema]));
     if (parts.length > 0) {
       results.forEach((result) => checkRows(result, batch.rows));
@@ -70,7 +72,7 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
   if (parts.length === 0) {
     throw emptyData(0);
   }
-  const results = inOrder(unpackNamed(names.map((name, k) => joined(name, parts.map((part) => part[k] as NamedTensor)))), numbers);
+  const results = inOrder(unpackNamed(names.map((name, k) => joined(name, parts.map((part) => part[k] as NamedTensor), isBucketed))), numbers);
   const ofLoss = pairs.length > 0 ? pairs : [[compared, evalInputNames.at(-1) as string] as const];
   const unitOf = (name: string): Unit | undefined => units.get(ofLoss.find(([output, targets]) => output === name && units.has(targets))?.[1] ?? "");
   return Object.fromEntries(Object.entries(results).map(([name, tensor]) => [name, inUnits(name, tensor, unitOf(name))]));

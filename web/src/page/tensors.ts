@@ -271,8 +271,17 @@ export function unpackResults(
   );
 }
 
-/** The rows of all batches of an output. @throws SessionError for batches whose rows have other shapes */
-export function joined(name: string, parts: readonly NamedTensor[]): NamedTensor {
+/**
+ * The rows of all batches of an output.
+ *
+ * @param pads - put zeros behind the rows of shorter buckets
+ * @throws SessionError for batches whose rows have other shapes
+ */
+export function joined(name: string, tensors: readonly NamedTensor[], pads = false): NamedTensor {
+  const isOfOneRank = new Set(tensors.map(({ dims }) => dims.length)).size === 1;
+  const most = tensors[0]?.dims.map((_, axis) => Math.max(...tensors.map(({ dims }) => dims[axis] as number))) ?? [];
+  const itemBytes = Math.max(...tensors.map(({ dims, data }) => data.length / (productOf(dims) || 1)));
+  const parts = pads && isOfOneRank ? tensors.map((tensor) => widened(tensor, most, itemBytes)) : tensors;
   const [one] = parts as readonly [NamedTensor, ...NamedTensor[]];
   if (parts.length === 1) {
     return one;
@@ -285,4 +294,23 @@ export function joined(name: string, parts: readonly NamedTensor[]): NamedTensor
   const data = concatenate(parts.map((part) => part.data));
   const rows = parts.reduce((sum, { dims }) => sum + (dims[0] as number), 0);
   return { ...one, dims: [rows, ...one.dims.slice(1)], data };
+}
+
+/** A tensor with zeros behind its elements along each axis but the first, up to a shape. */
+function widened(tensor: NamedTensor, shape: readonly number[], itemBytes: number): NamedTensor {
+  const { dims } = tensor;
+  let { data } = tensor;
+  for (let [axis, inner] = [dims.length - 1, itemBytes]; axis > 0; axis--) {
+    const [before, after] = [(dims[axis] as number) * inner, (shape[axis] as number) * inner];
+    const wide = new Uint8Array(productOf(dims.slice(0, axis)) * after);
+    for (let k = 0; k * after < wide.length; k++) {
+      wide.set(data.subarray(k * before, (k + 1) * before), k * after);
+    }
+    [data, inner] = [wide, after];
+  }
+  return { ...tensor, dims: [dims[0] as number, ...shape.slice(1)], data };
+}
+
+function productOf(dims: readonly number[]): number {
+  return dims.reduce((product, dim) => product * dim, 1);
 }

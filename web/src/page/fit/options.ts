@@ -167,7 +167,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const stepsPerEpoch = plain.stepsPerEpoch ?? batches;
   const { steps: accumulate, reduction } = resolveAccumulate(settings.accumulate);
   refuseIf(accumulate > 1 && reduction === "mean" && !info.weighsBatches, "UNWEIGHED_BATCHES");
-  const steps = stepsPerEpoch === null ? null : plain.epochs * Math.ceil(stepsPerEpoch / accumulate);
+  const counted = stepsPerEpoch ?? (inputs.rows === null ? train.count : null);
+  const steps = counted === null ? null : plain.epochs * Math.ceil(counted / accumulate);
   const seed = !isStream && plain.shuffle === false ? null : plain.seed;
   // The items of a stream may be batches of any size.
   const hasSize = !train.isBatched && !(isStream && plain.batchSize === null && plain.batched !== false);

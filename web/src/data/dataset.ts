@@ -128,7 +128,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * The generator object or ReadableStream that the rows come from, which can be read only once.
+   * The generator object, iterator or ReadableStream that the rows come from, which can be read only once.
    *
    * @internal
    */
@@ -596,7 +596,7 @@ export function isSpent(source: object): boolean {
 }
 
 function isReadOnce(source: unknown): source is object {
-  return isObject(source) && (isReadable(source) || ["Generator", "AsyncGenerator"].includes(nameOf(source)));
+  return isObject(source) && (isReadable(source) || /Generator|Iterator/u.test(nameOf(source)));
 }
 
 function open(source: unknown): [ReadonlyMap<string, Tensor> | null, RowsOf] {

@@ -72,7 +72,9 @@ def take_head(
     keep = exact_names(*(names for names in named if names != ALL_BUT_HEAD))
     graph, module, parameters = replace_head(read(), settings, keep)
     if frozen == ALL_BUT_HEAD:
-        arguments["frozen_params"] = [f"(?!(?:{'|'.join(map(re.escape, parameters))})$).*"]
+        has_others = any(t.dtype == "float32" and name not in parameters for name, t in graph.initializers.items())
+        pattern = f"(?!(?:{'|'.join(map(re.escape, parameters))})$).*"
+        arguments["frozen_params"] = [pattern] if has_others else None
     if lora is not None:
         if not isinstance(lora, Mapping) or "adapter_config" in lora:
             raise messages.BAD_SETTING(name="head", value=settings, expected="left out with the files of an adapter")

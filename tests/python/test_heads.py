@@ -82,6 +82,14 @@ def test_all_but_the_head_is_frozen() -> None:
     assert {"conv.weight", "conv.bias"} <= set(before)
 
 
+def test_a_head_alone_has_nothing_else_to_freeze() -> None:
+    proto = two_heads()
+    del proto.graph.node[2], proto.graph.node[0], proto.graph.output[1], proto.graph.initializer[1:]
+    proto.graph.node[0].input[0] = "x"
+    with session_of(proto, head={"classes": 5}, frozen_params="all but head") as session:
+        assert [name for name, value in session.state.parameters.items() if value.requires_grad] == ["kind.weight"]
+
+
 def test_constants_of_formulas_are_no_frozen_parameters() -> None:
     proto = two_heads()
     del proto.graph.node[2], proto.graph.output[1]

@@ -20,7 +20,8 @@ from trainweb.errors import ModelError
 from trainweb.lora.config import shown
 from trainweb.lora.kinds import Layer
 from trainweb.lora.layers import find_layers
-from trainweb.model.graph import Graph, Node, Tensor, Value, as_float32, take_name
+from trainweb.model.floats import computed_in_float32
+from trainweb.model.graph import DECLARED_TYPE, Graph, Node, Tensor, Value, as_float32, take_name
 from trainweb.model.uses import weight_uses
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.shapes import ShapeInference
@@ -36,20 +37,26 @@ ALL_BUT_HEAD = "all but head"
 """A value of `frozen_params`."""
 ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Relu", "Clip", "Tanh", "Exp", "Log")
 SHAPING = ("Identity", "Cast", "Dropout", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Resize")
-POOLS = ("GlobalAveragePool", "GlobalMaxPool", "AveragePool", "MaxPool", "ReduceMean", "ReduceMax", "ArgMax")
+REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceSum", "ReduceLogSumExp", "ArgMax")
+POOLS = ("GlobalAveragePool", "GlobalMaxPool", "AveragePool", "MaxPool", *REDUCTIONS)
 FOLLOWERS = frozenset((*ACTIVATIONS, *SHAPING, *POOLS))
 """Operators that take any number of classes."""
+CHOOSERS = ("Gather", "GatherND", "Slice")
+"""Operators that do so unless they choose among the classes: they may choose a token or a place."""
+PROBE = 10007
+"""A number of classes by which the axis of the classes is found in shapes: no axis has this prime number by chance."""
 SCALARS = ("Add", "Sub", "Mul", "Div")
 """Operators that do so if their other operand is one number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A layer that only `FOLLOWERS` stand behind, its bias, and the Reshape nodes behind it."""
+    """A layer that only `FOLLOWERS` and `CHOOSERS` stand behind, its bias, and the Reshape nodes behind it."""
 
     layer: Layer
     bias: str | None
     reshapes: tuple[Node, ...]
+    choosers: tuple[Node, ...]
 
 
 def take_head(
@@ -65,7 +72,9 @@ def take_head(
     keep = exact_names(*(names for names in named if names != ALL_BUT_HEAD))
     graph, module, parameters = replace_head(read(), settings, keep)
     if frozen == ALL_BUT_HEAD:
-        arguments["frozen_params"] = [f"(?!(?:{'|'.join(map(re.escape, parameters))})$).*"]
+        has_others = any(t.dtype == "float32" and name not in parameters for name, t in graph.initializers.items())
+        pattern = f"(?!(?:{'|'.join(map(re.escape, parameters))})$).*"
+        arguments["frozen_params"] = [pattern] if has_others else None
     if lora is not None:
         if not isinstance(lora, Mapping) or "adapter_config" in lora:
             raise messages.BAD_SETTING(name="head", value=settings, expected="left out with the files of an adapter")
@@ -84,7 +93,7 @@ def replace_head(graph: Graph, settings: Mapping[str, Any], keep: Collection[str
     if not isinstance(settings, Mapping):
         raise messages.BAD_SETTING(name="head", value=settings, expected="a mapping with 'classes'")
     values = checked_values("head", settings, HEAD, "head.")
-    result = recover_parameters(graph, keep)
+    result = recover_parameters(computed_in_float32(graph), keep)
     head = _chosen(result, values["layer"])
     classes, layer = values["classes"], head.layer
     old = layer.shape[0]
@@ -109,8 +118,8 @@ def _chosen(graph: Graph, name: str | None) -> _Candidate:
     names = ", ".join(map(shown, candidates))
     if not names:
         raise ModelError(
-            "No layer can be the head of the model: what follows them needs their number of classes. Replace the last "
-            "layer before the export."
+            "No layer can be the head of the model: one node reads its weight, which is no quantized one, and what "
+            "follows takes any number of classes. Replace the last layer before the export."
         )
     if name is None:
         raise ModelError(
@@ -122,15 +131,21 @@ def _chosen(graph: Graph, name: str | None) -> _Candidate:
 
 
 def _candidates(graph: Graph) -> Iterator[_Candidate]:
-    """The layers in float32 with which only the number of classes in the outputs changes."""
+    """The layers that are not quantized and with which only the number of classes in the outputs changes."""
     consumers, outputs = with_bodies(graph).consumers(), {value.name for value in graph.outputs}
     reads = Counter(use.tensor.name for use in weight_uses(graph, through={"Transpose"}))
-    constants = constants_to_initializers(graph).initializers
+    constants = dict(constants_to_initializers(graph).initializers)
+    constants |= {
+        node.outputs[0]: constants[node.inputs[0]]
+        for node in graph.nodes
+        if node.op_type == "Cast" and node.inputs[0] in constants
+    }
     for layer in find_layers(graph):
         site = layer.sites[0]
         if layer.stored or layer.group != 1 or layer.kind.weight_at != 1:
             continue
-        if reads[layer.weight] == 1 and (candidate := _followed(constants, layer, site, consumers, outputs)):
+        candidate = _followed(constants, layer, site, consumers, outputs) if reads[layer.weight] == 1 else None
+        if candidate and (not candidate.choosers or _keep_classes(graph, candidate)):
             yield candidate
 
 
@@ -143,7 +158,7 @@ def _followed(
 ) -> _Candidate | None:
     """The candidate of a layer; None if what follows depends on the number of classes, or is no output."""
     bias = site.inputs[2] if len(site.inputs) > 2 and site.inputs[2] else None
-    waiting, reshapes, is_output = [site.outputs[0]], list[Node](), False
+    waiting, reshapes, choosers, is_output = [site.outputs[0]], list[Node](), list[Node](), False
     products = {site.outputs[0]}
     while waiting:
         name = waiting.pop()
@@ -151,12 +166,16 @@ def _followed(
         for node in consumers.get(name, []):
             others = [constants.get(other) for other in node.inputs if other != name]
             other = others[0] if len(others) == 1 else None
+            if node.op_type == "Shape":
+                continue  # sizes that are computed are those of any number of classes
             if node.op_type == "Cast" and name in products:  # Keras writes casts from float32 to float32
                 products.update(node.outputs)
             if node.op_type == "Add" and bias is None and name in products and other and other.size > 1:
                 bias = other.name
             elif node.op_type == "Reshape" and name == node.inputs[0]:
                 reshapes.append(node)
+            elif node.op_type in CHOOSERS and name == node.inputs[0]:
+                choosers.append(node)
             elif node.op_type in SCALARS and not node.domain and other and other.size == 1:
                 pass
             elif node.op_type not in FOLLOWERS or node.domain or name != node.inputs[0]:
@@ -167,7 +186,24 @@ def _followed(
         return None
     if not is_output or (tensor is not None and len(consumers[tensor.name]) > 1):
         return None
-    return _Candidate(layer, bias if tensor is not None and tensor.size == layer.shape[0] else None, tuple(reshapes))
+    bias = bias if tensor is not None and tensor.size == layer.shape[0] else None
+    return _Candidate(layer, bias, tuple(reshapes), tuple(choosers))
+
+
+def _keep_classes(graph: Graph, candidate: _Candidate) -> bool:
+    """True if each chooser behind a candidate has all classes in its result."""
+    trial, layer = graph.copy(), candidate.layer
+    by_output = {node.outputs[0]: node for node in trial.nodes}
+    _resize(trial, tuple(by_output[node.outputs[0]] for node in candidate.reshapes), layer.shape[0], PROBE)
+    for name in filter(None, (layer.weight, candidate.bias)):
+        shape = list(trial.initializers.pop(name).shape)
+        shape[0 if name == layer.weight and layer.rows_first else -1] = PROBE
+        trial.inputs.append(Value(name, "float32", tuple(shape)))
+    try:
+        inference = ShapeInference(trial)
+    except ModelError:
+        return False
+    return all(PROBE in inference[node.outputs[0]].shape for node in candidate.choosers)
 
 
 def _added_bias(graph: Graph, layer: Layer) -> str | None:
@@ -210,6 +246,7 @@ def _set(graph: Graph, name: str, shape: tuple[int, ...], values: list[float], *
         rows, columns = shape
         shape, values = (columns, rows), [values[r * columns + c] for c in range(columns) for r in range(rows)]
     notes = dict(notes_of(graph, graph.initializers[name]))
+    notes.pop(DECLARED_TYPE, None)  # the new numbers would be rounded to it
     graph.initializers[name] = tensor = Tensor.of(name, "float32", shape, values)
     graph.value_info.pop(name, None)
     note(graph, tensor, notes)

@@ -276,7 +276,7 @@ SHAPE_OF_SCORES = Message(
     "{name!r} has shape {actual!r} in {where}, and the model takes {batch}: indices of classes. For one-hot rows or "
     "other probabilities, CrossEntropyLoss has the setting 'probabilities'.",
 )
-LOST_VALUE = Message(FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
+LOST_VALUE = Message(FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}. Round it or drop the row.")
 ONE_ROW = Message(FeedError, "{name!r} has the shape {actual!r} of one row in {where}: reshape it to {batch!r}.")
 TOO_MANY_VALUES = Message(FeedError, "{where} has {count} values, and the model has {inputs} inputs: {names}.")
 BATCHED_ARRAYS = Message(ModelError, "'batched' is for data that comes in batches; this data is arrays: leave it out.")

@@ -22,6 +22,18 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (Data([1]), {}, "FeedError", "Row 0 of the data is "),
     (changed(8, "labels"), {}, "FeedError", "no 'labels'; it has x, and the .* x, labels.* 'inputs' of from_?[tT]ext"),
     (changed(8, "labels", y=data(8).columns["x"]), {}, "FeedError", "no 'labels'; it has x, y, and the model"),
+    (
+        changed(8, labels=np.tile(np.eye(4, dtype="i8"), (2, 1))),
+        {},
+        "FeedError",
+        "one-hot rows or .*has the setting 'probabilities'",
+    ),
+    (
+        changed(8, labels=np.full((8, 4), 2)),
+        {},
+        "FeedError",
+        r"'labels' has shape \[8, 4\] in .*so one number for a row",
+    ),
     (changed(8, labels=np.ones((8, 4), "f4")), {}, "FeedError", "one-hot rows or .*has the setting 'probabilities'"),
     (
         changed(8, labels=np.ones((8, 4), "i8")),

@@ -5,7 +5,7 @@ import csv
 import io
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,6 +208,16 @@ def test_columns_of_a_table(kind: type[Table]) -> None:
         "age": "float64", "colour": "<U4", "size": "int64",
     }  # fmt: skip
     assert [row["colour"] for row in data] == ["red", "blue"]
+
+
+@pytest.mark.parametrize("make", [list, np.array])
+def test_a_column_of_vectors(make: Callable[[list[float]], Any]) -> None:
+    vectors = np.empty(2, object)
+    vectors[:] = [make([1.5, 2, 3]), make([4.0, 5, 6])]
+    np.testing.assert_equal(Dataset(Table(x=vectors)).columns, {"x": np.array([[1.5, 2, 3], [4, 5, 6]])})
+    vectors[1] = make([4.0])
+    with session() as s, pytest.raises(FeedError, match="'x' has Python objects of type"):
+        s.fit(Dataset(Table(x=vectors, labels=np.arange(2))), progress=False)
 
 
 class Rows:

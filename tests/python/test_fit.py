@@ -286,6 +286,18 @@ def test_a_spent_generator_is_refused_before_training(of: str) -> None:
     session.release()
 
 
+@pytest.mark.parametrize("make", [iter, lambda rows: map(dict, rows), lambda rows: zip(rows, strict=True)])
+def test_an_iterator_is_read_once(make: Any) -> None:
+    rows_of = list(Dataset(fits.data(12).columns))
+    again = r"^The data is a \w+ object, which can be read only once\. Further epochs"
+    with fits.opened("mlp", {}) as session:
+        before = session.get_contiguous_parameters(False)
+        with pytest.raises(FeedError, match=again):
+            session.fit(make(rows_of), epochs=2, batch_size=4, progress=False)
+        np.testing.assert_array_equal(session.get_contiguous_parameters(False), before)
+        assert len(session.fit(iter(rows_of), batch_size=4, progress=False).losses) == 3
+
+
 def in_a_loop(main: Coroutine[Any, Any, Result]) -> Result:
     """Runs in a separate thread: a browser test of the same process has left its loop running in this one."""
     with ThreadPoolExecutor(1) as threads:

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -81,6 +82,14 @@ def test_all_but_the_head_is_frozen() -> None:
     assert {"conv.weight", "conv.bias"} <= set(before)
 
 
+def test_a_head_alone_has_nothing_else_to_freeze() -> None:
+    proto = two_heads()
+    del proto.graph.node[2], proto.graph.node[0], proto.graph.output[1], proto.graph.initializer[1:]
+    proto.graph.node[0].input[0] = "x"
+    with session_of(proto, head={"classes": 5}, frozen_params="all but head") as session:
+        assert [name for name, value in session.state.parameters.items() if value.requires_grad] == ["kind.weight"]
+
+
 def test_constants_of_formulas_are_no_frozen_parameters() -> None:
     proto = two_heads()
     del proto.graph.node[2], proto.graph.output[1]
@@ -150,10 +159,51 @@ def behind(op: str, **attrs: Any) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize("op", ["Gather", "Mul"])
-def test_what_needs_the_old_number_of_classes_is_refused(op: str) -> None:
+@pytest.mark.parametrize(("op", "attrs"), [("Gather", {"axis": 1}), ("Mul", {}), ("MatMul", {})])
+def test_what_needs_the_old_number_of_classes_is_refused(op: str, attrs: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match="No layer can be the head of the model"):
-        replace_head(read_model(behind(op)), {"classes": 2})
+        replace_head(read_model(behind(op, **attrs)), {"classes": 2})
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(0, (2, 5)), (1, None)])
+def test_a_part_of_the_rows_may_be_chosen_but_not_of_the_classes(axis: int, shape: tuple[int, ...] | None) -> None:
+    proto = behind("Gather", axis=0)
+    node = proto.graph.node[-1]
+    node.op_type, node.input[1:] = "Slice", ["first", "last", "axis"]
+    del node.attribute[:]
+    for name, value in (("first", 0), ("last", 2), ("axis", axis)):
+        proto.graph.initializer.append(numpy_helper.from_array(np.array([value]), name))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("kind", TensorProto.FLOAT, None))
+    if shape is None:
+        with pytest.raises(ModelError, match="No layer can be the head of the model"):
+            replace_head(read_model(proto), {"classes": 5})
+        return
+    with session_of(proto, head={"classes": 5}) as session:
+        assert session.predict({"x": np.ones((2, 4), np.float32)})["kind"].shape == shape
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_a_file_in_half_precision_has_a_head_as_its_copy_in_single_precision_has(dtype: Any) -> None:
+    losses = []
+    feeds = {
+        "x": array_of(TRUTH["pooled"]["x"], "float32"),
+        "labels": array_of(TRUTH["pooled"]["labels"], "int64"),
+    }
+    for is_half in (True, False):
+        proto = onnx.load_from_string(model_of("pooled", "script"))
+        for tensor in proto.graph.initializer:
+            array = numpy_helper.to_array(tensor)
+            if array.dtype != np.float32:
+                continue
+            half, name = array.astype(dtype), tensor.name
+            tensor.CopyFrom(numpy_helper.from_array(half if is_half else half.astype(np.float32), name))
+            if is_half:
+                tensor.name = f"{name}_half"
+                proto.graph.node.insert(0, helper.make_node("Cast", [tensor.name], [name], to=TensorProto.FLOAT))
+        with session_of(proto, head=SETTINGS, frozen_params="all but head") as session:
+            losses.append(session.fit(feeds, epochs=3, batch_size=4, shuffle=False).losses)
+    assert len(losses[0]) == 3
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -150,6 +150,7 @@ def test_a_loss_of_the_model_itself_has_weights_too() -> None:
     [
         ("MSELoss", {"name": "w", "of": "tokens"}, "sample_weight.of is 'tokens'; it must be rows or labels"),
         ("MSELoss", 3, "sample_weight.name is 3; it must be a text"),
+        ("MSELoss", np.ones(3), "sample_weight is <class 'numpy.ndarray'>; it must be the name of the column"),
         ("MSELoss", "h", "sample_weight is 'h'; it must be the name of a new input"),
         ("MSELoss", "x", "sample_weight is 'x'; it must be the name of a new input"),
         ("MSELoss", {"name": "labels", "of": "labels"}, "sample_weight is 'labels'; it must be"),

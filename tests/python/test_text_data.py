@@ -231,6 +231,26 @@ def test_columns_that_nothing_reads_are_named_once() -> None:
     assert found == lists_of(Dataset.from_text(plain, Letters(), length=8, pack=False)) and len(caught) == 1
 
 
+class Frame(list[str]):
+    """A table, which iterates over the names of its columns; its library has a method that makes rows of it."""
+
+    def __init__(self, rows: list[dict[str, Any]], method: str) -> None:
+        super().__init__(rows[0])
+        if method == "to_dict":  # as of pandas, whose lists are arrays
+            self.iloc, self.columns = None, list(rows[0])
+            rows = [{n: np.array(v) if isinstance(v, list) else v for n, v in row.items()} for row in rows]
+        setattr(self, method, lambda *form: rows if form in ((), ("records",)) else None)
+
+
+@pytest.mark.parametrize("method", ["to_dict", "to_dicts", "to_pylist"])
+def test_the_rows_of_a_table_are_the_texts(method: str) -> None:
+    rows = [{"messages": chat("ab", "c")["messages"], "id": 1}, {"messages": chat("d", "ef")["messages"], "id": 2}]
+    with pytest.warns(UserWarning, match="not read: id"):
+        found = lists_of(Dataset.from_text(Frame(rows, method), Letters(), length=8, pack=False))
+    plain = [{"messages": row["messages"]} for row in rows]
+    assert found == lists_of(Dataset.from_text(plain, Letters(), length=8, pack=False))
+
+
 class Recorded:
     """A tokenizer and its template, as transformers recorded what they make (tests/golden/chats)."""
 

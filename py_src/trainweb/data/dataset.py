@@ -10,8 +10,7 @@ import io
 import itertools
 import math
 from collections import Counter
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
-from inspect import isasyncgen, isgenerator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -62,8 +61,8 @@ class Dataset(OtherNames):
         """True if the items are batches."""
         self.is_padded = False
         """True if earlier rows may have filled up the last batch."""
-        self.generator = source if isgenerator(source) or isasyncgen(source) else None
-        """The generator object that the rows come from, which can be read only once."""
+        self.generator = source if isinstance(source, (Iterator, AsyncIterator)) else None
+        """The generator object or iterator that the rows come from, which can be read only once."""
         self.preprocessing: list[table.Step] = []
         """Fitted steps of tables so far, such as `standardize` and `one_hot`: JSON, for `preprocess`."""
         self._listed = source if isinstance(source, (list, tuple)) else ()
@@ -706,11 +705,17 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
 
 
 def _of_objects(array: np.ndarray) -> np.ndarray:
-    """Objects as numbers or texts, and missing numbers as NaN. A mixture stays: perhaps nobody reads the column."""
+    """Objects as numbers, texts or vectors, and missing numbers as NaN.
+
+    A mixture stays: perhaps nobody reads the column.
+    """
     kinds = {type(one) for one in array.flat}
     missing = {kind for kind in kinds if kind.__name__ in MISSING}
     if kinds <= {str} or kinds <= {int, float}:
         return np.asarray(array.tolist())
+    if kinds <= {list, np.ndarray} and array.ndim == 1 and len({np.shape(one) for one in array}) == 1:
+        vectors = np.array(array.tolist())
+        return _of_objects(vectors) if vectors.dtype == object else vectors
     if missing and (kinds - missing <= {int, float} or kinds - missing == {bool}):
         return np.array([math.nan if type(one) in missing else one for one in array.flat]).reshape(array.shape)
     return array

@@ -206,7 +206,8 @@ class ModelInputs:
         if shape is not None and len(shape) > 0 and not _fits(array.shape, shape):
             if _fits((1, *array.shape), shape) and any(isinstance(dim, int) for dim in shape[1:]):
                 raise messages.ONE_ROW(name=name, actual=list(array.shape), where=where, batch=[1, *array.shape])
-            are_scores = declared.dtype == "int64" and array.dtype.kind == "f" and array.ndim == len(shape) + 1
+            are_shares = array.dtype.kind == "f" or (np.isin(array, (0, 1)).all() and array.sum() == array[..., 0].size)
+            are_scores = declared.dtype == "int64" and array.ndim == len(shape) + 1 and are_shares
             message = messages.DATA_SIZE if array.ndim == len(shape) else messages.DATA_SHAPE
             message = messages.SHAPE_OF_SCORES if are_scores else message
             actual, batch, row = list(array.shape), _shown(shape), _shown(shape[1:])

@@ -130,6 +130,7 @@ def columns_of(
     if isinstance(tokenizer, (str, bytes)):
         raise messages.NOT_A_TOKENIZER(actual=type(tokenizer).__name__)
     pack, mask_prompt = flag("pack", pack), flag("mask_prompt", mask_prompt)
+    source = _rows_of_table(source)
     if isinstance(source, (str, bytes, Mapping)) or not isinstance(source, Iterable):
         raise messages.NOT_TEXTS(actual=type(source).__name__)
     names = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, str) else []
@@ -166,6 +167,7 @@ def preferences_of(
     pairs: Any, tokenizer: Any, length: int, reference: Any, end_token: int | None
 ) -> dict[str, np.ndarray]:
     """The columns of `Dataset.from_preferences`, each of shape (pairs, 2, ...): chosen and rejected."""
+    pairs = _rows_of_table(pairs)
     if isinstance(pairs, (str, bytes, Mapping)) or not isinstance(pairs, Iterable):
         raise messages.NOT_TEXTS(actual=type(pairs).__name__)
     if isinstance(reference, type) or not hasattr(reference, "input_names"):
@@ -184,6 +186,17 @@ def preferences_of(
     columns[REFERENCE] = np.zeros(len(texts), np.float32)
     columns[REFERENCE] = reference.predict(columns, outputs=[LOG_PROBABILITIES])[LOG_PROBABILITIES]
     return {name: array.reshape(-1, 2, *array.shape[1:]) for name, array in columns.items()}
+
+
+def _rows_of_table(source: Any) -> Any:
+    """The rows of a table of pandas, polars or pyarrow, which iterates over its columns; others as they are."""
+    if hasattr(source, "iloc") and hasattr(source, "columns"):
+        return [
+            {name: one.tolist() if isinstance(one, np.ndarray) else one for name, one in row.items()}
+            for row in source.to_dict("records")
+        ]
+    rows = getattr(source, "to_dicts", getattr(source, "to_pylist", None))
+    return rows() if callable(rows) else source
 
 
 def _with_prompt(pair: Any) -> Any:

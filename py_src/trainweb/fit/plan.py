@@ -220,7 +220,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
 
 
 def check_generators(train: Dataset, validation: Dataset | None, options: Mapping[str, Any], *, is_kept: bool) -> None:
-    """Raise FeedError for a generator object that has been read, or that the fit may read again."""
+    """Raise FeedError for a generator object or iterator that has been read, or that the fit may read again."""
     again = is_kept or options["epochs"] > 1
     trains_again = is_kept or (again and options["steps_per_epoch"] is None)
     for source, data, is_again in (("data", train, trains_again), ("validation data", validation, again)):
@@ -228,8 +228,8 @@ def check_generators(train: Dataset, validation: Dataset | None, options: Mappin
         if generator is None:
             continue
         if is_again:
-            raise messages.READ_AGAIN(source=source, kind="generator object")
-        if getattr(generator, "gi_frame", None) is None and getattr(generator, "ag_frame", None) is None:
+            raise messages.READ_AGAIN(source=source, kind=f"{type(generator).__name__.removeprefix('async_')} object")
+        if getattr(generator, "gi_frame", generator) is None or getattr(generator, "ag_frame", generator) is None:
             raise messages.ENDED_DATASET(source=source, epoch=1)
 
 

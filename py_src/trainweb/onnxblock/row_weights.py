@@ -40,6 +40,8 @@ class RowWeights:
     @classmethod
     def of_setting(cls, setting: Any, path: str = "sample_weight") -> RowWeights:
         """Weights by the name of their input, or by settings."""
+        if hasattr(setting, "shape"):
+            raise messages.BAD_SETTING(name=path, value=type(setting), expected="the name of the column of weights")
         settings = setting if isinstance(setting, Mapping) else {"name": setting}
         return cls(**checked_values(path, settings, SETTINGS, f"{path}."))
 

@@ -65,11 +65,38 @@ class Tokens(nn.Module):
         return self.out(torch.tanh(self.body(x)))
 
 
+class Sizes(nn.Module):
+    """A 1 x 1 convolution in front of a sum and a view of computed sizes, as older models of torchvision have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.scores = nn.Conv2d(3, 8, 3), nn.Conv2d(8, OLD, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.scores(torch.relu(self.body(x))).sum((2, 3), keepdim=True) / 36
+        return y.view(y.size(0), -1)
+
+
+class LastToken(nn.Module):
+    """A layer on each token, whose scores count at the last positive one, as in GPT2ForSequenceClassification."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.score = nn.Linear(4, 8), nn.Linear(8, OLD, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.score(torch.tanh(self.body(x)))
+        last = (torch.arange(x.shape[1]) * (x[..., 0] > 0)).argmax(-1)
+        return y[torch.arange(y.shape[0]), last]
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], str, tuple[int, ...]]] = {
     "pooled": (Pooled, "fc", (4, 3, 8, 8)),
     "probabilities": (Probabilities, "head", (4, 6)),
     "convolution": (Convolution, "scores", (4, 3, 8, 8)),
     "tokens": (Tokens, "out", (2, 5, 4)),
+    "sizes": (Sizes, "scores", (4, 3, 8, 8)),
+    "last_token": (LastToken, "score", (4, 5, 4)),
 }
 
 
@@ -101,7 +128,7 @@ def main() -> None:
         for name, (make, layer, shape) in MODELS.items():
             torch.manual_seed(len(name))
             module, x = make(), torch.randn(shape)
-            labels = torch.randint(0, CLASSES, shape[:1] if len(shape) != 3 else shape[:2])
+            labels = torch.randint(0, CLASSES, shape[:2] if name == "tokens" else shape[:1])
             for exporter in EXPORTERS:
                 path = Path(folder) / "model.onnx"
                 export(module, {"x": x}, ["y"], path, exporter)

@@ -130,7 +130,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     return this.#stream.isBatched;
   }
 
-  /** @internal The generator object or ReadableStream that the rows come from, which can be read only once. */
+  /** @internal The generator object, iterator or ReadableStream that the rows come from, which can be read only once. */
   get generator(): object | null {
     return this.#stream.generator;
   }
@@ -582,7 +582,7 @@ export function isSpent(source: object): boolean {
 }
 
 function isReadOnce(source: unknown): source is object {
-  return isObject(source) && (isReadable(source) || ["Generator", "AsyncGenerator"].includes(nameOf(source)));
+  return isObject(source) && (isReadable(source) || /Generator|Iterator/u.test(nameOf(source)));
 }
 
 function open(source: unknown): [ReadonlyMap<string, Tensor> | null, RowsOf] {

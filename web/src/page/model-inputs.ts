@@ -275,7 +275,8 @@ function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: 
   if (dims !== null && dims.length > 0 && !fits(tensor.dims, dims)) {
     const isRow = fits([1, ...tensor.dims], dims) && dims.some((dim, k) => k > 0 && typeof dim === "number");
     refuseIf(isRow, "ONE_ROW", { name, actual: tensor.dims, where, batch: [1, ...tensor.dims] });
-    const areScores = dtype === "int64" && tensor.type.startsWith("float") && tensor.dims.length === dims.length + 1;
+    const areShares = tensor.type.startsWith("float") || isOneHot(tensor);
+    const areScores = dtype === "int64" && tensor.dims.length === dims.length + 1 && areShares;
     const shapes = { actual: tensor.dims, batch: shown(dims), row: shown(dims.slice(1)) };
     const fault = tensor.dims.length === dims.length ? "DATA_SIZE" : "DATA_SHAPE";
     throw sessionError(areScores ? "SHAPE_OF_SCORES" : fault, { name, where, ...shapes });
@@ -306,6 +307,12 @@ function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: 
 
 function fits(dims: readonly number[], declared: readonly (number | string | null)[]): boolean {
   return dims.length === declared.length && declared.every((dim, k) => k === 0 || typeof dim !== "number" || dim === dims[k]);
+}
+
+function isOneHot(tensor: Tensor): boolean {
+  const values = isOnCpu(tensor) ? Array.from(tensor.data, Number) : [];
+  const ones = values.filter((one) => one === 1).length;
+  return ones * (tensor.dims.at(-1) ?? 0) === values.length && values.every((one) => one === 0 || one === 1);
 }
 
 function shown(dims: readonly (number | string | null)[]): string {

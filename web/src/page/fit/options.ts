@@ -7,7 +7,7 @@ import type { EvalValues, FitSpec, Units, WireClip, WireEarlyStopping, WireEvalu
 import { inputName } from "../../wire/feed-names.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
-import { badSetting, refuseSettingIf } from "../../data/checks.js";
+import { badSetting, nameOf, refuseSettingIf } from "../../data/checks.js";
 import { checkIsObject } from "../../data/nearest.js";
 import { checkFields, resolveKind, settingsOf, withDefaults, type Fields } from "../check-settings.js";
 import type { Setting } from "../setting-kinds.js";
@@ -219,7 +219,7 @@ function resolveAccumulate(accumulate: number | AccumulateFields = 1): Required<
   return { steps: accumulate, reduction: "mean" };
 }
 
-/** @throws FeedError for a generator object that has been read, or that the fit may read again */
+/** @throws FeedError for a generator object or iterator that has been read, or that the fit may read again */
 function checkGenerators(train: Dataset, validation: Dataset | null, { epochs, stepsPerEpoch }: Plain, isKept: boolean): void {
   const again = isKept || epochs > 1;
   const parts = [
@@ -232,7 +232,8 @@ function checkGenerators(train: Dataset, validation: Dataset | null, { epochs, s
       continue;
     }
     if (isAgain) {
-      throw sessionError("READ_AGAIN", { source, kind: "getReader" in generator ? "ReadableStream" : "generator object" });
+      const kind = nameOf(generator).replace(/^(Async)?Generator$/u, "generator object");
+      throw sessionError("READ_AGAIN", { source, kind });
     }
     if (isSpent(generator)) {
       throw emptyData(0, source);

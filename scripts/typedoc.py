@@ -75,9 +75,7 @@ def setup() -> None:
 def describe() -> Any:
     """All public names with their types, as TypeDoc's JSON."""
     target = FOLDER / "names.json"
-    own = {
-        k: v for k, v in OPTIONS.items() if k not in MARKDOWN
-    }
+    own = {k: v for k, v in OPTIONS.items() if k not in MARKDOWN}
     _run({**own, "json": str(target), "emit": "docs"})
     return json.loads(target.read_text())
 

@@ -155,8 +155,10 @@ def test_the_keyboard_alone_teaches_it(browser: Browser, site: Site) -> None:
         def go_to(name: str) -> None:
             for _ in range(40):
                 page.keyboard.press("Tab")
-                if page.get_by_label(name, exact=True).or_(page.get_by_role("button", name=name)).evaluate_all(
-                    "(found) => found.includes(document.activeElement)"
+                if (
+                    page.get_by_label(name, exact=True)
+                    .or_(page.get_by_role("button", name=name))
+                    .evaluate_all("(found) => found.includes(document.activeElement)")
                 ):
                     return
             raise AssertionError(f"Tab never comes to {name}")

@@ -44,6 +44,7 @@ OPTIONS: dict[str, Any] = {
     "entryFileName": "index.md",
     "modulesFileName": "index.md",
     "hidePageHeader": True,
+    "useHTMLEncodedBrackets": True,  # MkDocs would show the backslashes of the other escapes
     "disableSources": True,
     "excludePrivate": True,
     "excludeInternal": True,
@@ -52,6 +53,10 @@ OPTIONS: dict[str, Any] = {
     "requiredToBeDocumented": list(KINDS),
     "validation": {"notExported": True, "invalidLink": True, "notDocumented": True},
 }
+
+
+MARKDOWN = ("plugin", "entryFileName", "modulesFileName", "hidePageHeader", "useHTMLEncodedBrackets")
+"""The options of the plugin that writes pages."""
 
 
 def setup() -> None:
@@ -70,9 +75,7 @@ def setup() -> None:
 def describe() -> Any:
     """All public names with their types, as TypeDoc's JSON."""
     target = FOLDER / "names.json"
-    own = {
-        k: v for k, v in OPTIONS.items() if k not in ("plugin", "entryFileName", "modulesFileName", "hidePageHeader")
-    }
+    own = {k: v for k, v in OPTIONS.items() if k not in MARKDOWN}
     _run({**own, "json": str(target), "emit": "docs"})
     return json.loads(target.read_text())
 

@@ -33,9 +33,10 @@ PAIR = re.compile(rf"{BLOCK % 'js'}\n{BLOCK % 'python'}|{BLOCK % 'python'}\n{BLO
 
 
 def _title(page: Path) -> str:
+    """The first heading, without the parameters of a type."""
     for line in page.read_text().splitlines():
         if line.startswith("# "):
-            return line[2:].strip()
+            return line[2:].partition("&lt;")[0].strip()
     return page.stem
 
 

@@ -50,6 +50,7 @@ class Cell {
       doc: code,
       extensions: [
         basicSetup,
+        ...(matchMedia("(max-width: 44.9em)").matches ? [EditorView.lineWrapping] : []),
         LANGUAGES[language].extension,
         syntaxHighlighting(classHighlighter),
         EditorView.contentAttributes.of({ "aria-label": `Code, ${language}` }),

@@ -180,11 +180,22 @@ def test_what_is_missing_is_said(page: Page) -> None:
     verdict(page, "bogus.onnx does not train like this.")
     expect(page.locator("#problems")).to_contain_text("Bogus cannot be executed (Bogus_1)")
     expect(page.locator("#trial")).to_be_hidden()
-    # One sentence, and nothing empty below it.
-    give(page, ("README.md", b"# Readme\n"))
-    verdict(page, "README.md is not an ONNX file.")
-    for name in ("#report", "#settings", "#trial"):
-        expect(page.locator(name)).to_be_hidden()
+    # A sentence with its reason, and nothing empty below it.
+    broken = {
+        b"# Readme\n": "the model is not valid ONNX",
+        b"<!doctype html>404": "It looks like HTML",
+        unsupported()[:40]: "are left",
+    }
+    for data, reason in broken.items():
+        give(page, ("README.md", data))
+        verdict(page, "README.md is not a whole ONNX file.")
+        expect(page.locator("#reason")).to_contain_text(reason, ignore_case=True)
+        expect(page.locator("#reason")).to_contain_text("Download or export it again.")
+        for name in ("#report", "#settings", "#trial"):
+            expect(page.locator(name)).to_be_hidden()
+    give(page, ("bogus.onnx", unsupported()))
+    verdict(page, "bogus.onnx does not train like this.")
+    expect(page.locator("#reason")).to_be_hidden()
 
 
 def test_a_model_of_ours_trains_on_a_table(page: Page) -> None:

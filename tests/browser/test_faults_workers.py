@@ -273,6 +273,22 @@ def test_a_page_that_is_blocked_while_its_worker_starts_keeps_it(browser: Browse
     assert value > 0
 
 
+def test_a_shared_worker_is_told_where_sessions_are_made(browser: Browser, plain_site: Site) -> None:
+    """It cannot start workers."""
+    plain_site.add(
+        "/shared.js",
+        """import { TrainingSession } from "/dist/index.js";
+        onconnect = ({ ports: [port] }) => TrainingSession.createFromModel("first.onnx", { loss: "CrossEntropyLoss" })
+          .catch(({ name, message }) => port.postMessage([name, message]));""",
+    )
+    with open_page(browser, plain_site) as js:
+        name, message = js.run(
+            """const { port } = new SharedWorker("/shared.js", { type: "module" });
+            return new Promise((resolve) => { port.onmessage = ({ data }) => resolve(data); });"""
+        )
+    assert name == "EngineError" and "shared and service workers do not have: create them in a page" in message
+
+
 REFUSE_MEMORY = """
 WebAssembly.Memory = new Proxy(WebAssembly.Memory, {
   construct(Memory, [given]) {

@@ -501,6 +501,18 @@ def test_vite_is_told_which_of_its_settings_keeps_a_linked_package_from_it(
     assert "server.fs.allow" in error["message"] and "npx" not in error["message"]
 
 
+def test_vite_is_told_its_setting_for_the_packages_of_a_workspace(
+    browser: Browser, make_site: Callable[..., Site]
+) -> None:
+    """npm hoists them above Vite's root, and Vite answers with the page."""
+    site = make_site()
+    site.add("/node_modules/trainweb/dist/npm/worker.js", "<!doctype html>", "text/html")
+    with open_js_page(browser, site, ("MIME",)) as js:
+        error = js.failure("env.baseURL = '/node_modules/trainweb/dist/npm/';" + TRAIN)
+    assert error["name"] == "EngineError" and "starts with" in error["message"]
+    assert 'optimizeDeps: { exclude: ["trainweb"] }' in error["message"] and "npx" not in error["message"]
+
+
 def test_scripts_name_no_scripts_of_other_servers() -> None:
     """Stores refuse extensions that have such addresses."""
     scripts = [file for ending in ("js", "mjs") for file in NPM.rglob(f"*.{ending}")]

@@ -75,13 +75,15 @@ def test_camera_and_files_are_told_apart_after_seconds(page: Page, tmp_path: Pat
     page.wait_for_function("Number.parseInt(document.querySelector('#bars span:nth-child(2)').textContent) > 80")
     # A file that is tried stays to be seen, though the camera goes on.
     page.set_input_files("#try", {"name": "a try.png", "mimeType": "image/png", "buffer": stripes(99)})
-    expect(page.locator("#status")).to_have_text("This is a try.png.")
+    expect(page.locator(".seen #seen-hint")).to_have_text("This is a try.png.")
     page.wait_for_timeout(1000)
     assert int(page.locator("#bars span:nth-child(2)").nth(1).inner_text().removesuffix(" %")) > 80
     with page.expect_download() as download:
         page.click("#export")
     download.value.save_as(tmp_path / "classes.onnx")
-    expect(page.locator("#result")).to_contain_text("0 Class 1, 1 stripes")
+    expect(page.locator(".seen #exported")).to_contain_text("0 Class 1, 1 stripes")
+    # The camera's prediction is not the file's.
+    expect(page.locator("#seen-hint")).to_have_text("", timeout=READY_MS)
     model = onnx.load(tmp_path / "classes.onnx")
     onnx.checker.check_model(model, full_check=True)
     before = onnx.load(TEACH / "teach.onnx")
@@ -140,8 +142,46 @@ def test_there_may_be_more_classes_than_in_the_file(page: Page) -> None:
     expect(page.locator("#progress")).to_have_js_property("value", 1, timeout=READY_MS)
     expect(page.locator("#alert")).to_be_hidden()
     page.set_input_files("#try", {"name": "last.png", "mimeType": "image/png", "buffer": stripes(61)})
-    expect(page.locator("#status")).to_have_text("This is last.png.")
+    expect(page.locator("#seen-hint")).to_have_text("This is last.png.")
     assert page.locator("#bars li").count() == CLASSES + 1
+
+
+def test_the_keyboard_alone_teaches_it(browser: Browser, site: Site) -> None:
+    """The focus stays at a control that worked, and goes to the next picture when one is deleted."""
+    with silent_page(browser, READY_MS) as page:
+        page.goto(site.url("/teach/index.html"))
+        expect(page.locator("#status")).to_have_text(re.compile("Ready"), timeout=READY_MS)
+
+        def go_to(name: str) -> None:
+            for _ in range(40):
+                page.keyboard.press("Tab")
+                if (
+                    page.get_by_label(name, exact=True)
+                    .or_(page.get_by_role("button", name=name))
+                    .evaluate_all("(found) => found.includes(document.activeElement)")
+                ):
+                    return
+            raise AssertionError(f"Tab never comes to {name}")
+
+        for name in ("Class 1", "Class 2"):
+            go_to(f"Add files … to {name}")
+            with page.expect_file_chooser() as chooser:
+                page.keyboard.press("Space")
+            chooser.value.set_files(files(4, 40 * int(name[-1])))
+            expect(page.locator(".count").nth(int(name[-1]) - 1)).to_have_text("4 pictures", timeout=READY_MS)
+            expect(page.get_by_label(f"Add files … to {name}")).to_be_focused()
+        go_to("Train")
+        page.keyboard.press("Enter")
+        expect(page.locator("#status")).to_have_text(re.compile("Trained"), timeout=READY_MS)
+        expect(page.locator("#train")).to_be_focused()
+        pictures = page.locator(".thumbnails button")
+        pictures.first.focus()
+        page.keyboard.press("Enter")
+        assert pictures.count() == 7
+        expect(pictures.first).to_be_focused()
+        page.click("#add")
+        page.get_by_role("button", name="Delete class Class 3").press("Enter")
+        expect(page.locator("#add")).to_be_focused()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -124,6 +124,9 @@ def _state(title: str, template: str, packages: Mapping[str, str], added: tuple[
     )  # fmt: skip
 
 
+EXCLUDED = 'optimizeDeps: { exclude: ["trainweb"] }'
+"""Where npm installs the package above Vite's root, as in a workspace."""
+
 STATIC_COPY = COPY.format(folder="dist/trainweb")
 
 NEXT_SERVER = "npx next start --port PORT --hostname 127.0.0.1"
@@ -152,6 +155,14 @@ PROJECTS = (
     _vite("7.3.8"),
     _vite("6.4.6", is_old=True),
     _vite("5.4.21", is_old=True),
+    Project(
+        "Vite {}, workspace", "workspace", {"vite": "8.3.8"}, (
+            Mode("dev", server="npx vite web --port PORT --strictPort --host 127.0.0.1", path="/sub/app/"),
+            Mode("build", build="npx vite build web", path="/sub/app/index.html"),
+        ),
+        added=(EXCLUDED,), edits=(("web/vite.config.js", 'base: "/sub/app/",', f'base: "/sub/app/",\n  {EXCLUDED},'),),
+        public="web/public", sources="web", label="vite",
+    ),
     Project(
         "webpack {}", "webpack", {"webpack": "5.112.2", "webpack-cli": "7.3.1"}, (
             Mode("development", build="npx webpack --mode development"),

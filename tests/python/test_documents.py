@@ -161,6 +161,12 @@ def load_hooks() -> Any:
     return hooks
 
 
+def test_the_menu_names_types_without_their_parameters(tmp_path: Path) -> None:
+    page = tmp_path / "FitEvent.md"
+    page.write_text("[trainweb](index.md)\n\n# FitEvent&lt;Values&gt;\n\nAn event.\n")
+    assert load_hooks()._title(page) == "FitEvent"
+
+
 def test_the_same_in_two_languages_becomes_tabs() -> None:
     script, python, output = "```js\na();\n```\n", '```python {skip="needs PyTorch"}\na()\n```\n', "```text\n1\n```\n"
     both = '===! "JavaScript"\n\n    ```js\n    a();\n    ```\n\n=== "Python"\n\n    ```python\n    a()\n    ```\n'

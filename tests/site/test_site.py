@@ -229,6 +229,23 @@ def test_a_network_learns_on_the_first_screen(page: Page, address: str) -> None:
     expect(status).not_to_contain_text("Done.")
 
 
+def test_the_first_screen_fits_on_a_phone(page: Page, address: str) -> None:
+    """Nothing is narrower than the rest, and no line of the code is cut."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(address + "index.html")
+    hero, code = page.locator(".hero").bounding_box(), page.locator(".example").bounding_box()
+    assert hero is not None and code is not None and (hero["x"], hero["width"]) == (code["x"], code["width"])
+    scroller = page.locator(".cm-scroller")
+    scroller.wait_for()
+    assert scroller.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+
+
+def test_signatures_of_the_reference_have_no_escapes() -> None:
+    pages = list((FOLDER / "docs" / "api").rglob("*.html"))
+    escaped = [str(page) for page in pages if re.search(r"\\&[lg]t;|&amp;[lg]t;", page.read_text())]
+    assert len(pages) > 100 and escaped == []
+
+
 def test_the_demo_has_threads(browser: Browser, address: str) -> None:
     """The site isolates itself: no header of the server helps."""
     page = browser.new_page()

@@ -179,7 +179,7 @@ async function look(dims, loss) {
     }
     if (isNoModel(found)) {
       ready();
-      showVerdict(`${model.name} is not an ONNX file.`, "bad");
+      showVerdict(`${model.name} is not a whole ONNX file.`, "bad", `${found.error}. Download or export it again.`);
       return;
     }
     report = found;

@@ -64,8 +64,12 @@ const LONG = 80;
 /**
  * @param {string} text
  * @param {"good" | "bad" | ""} kind
+ * @param {string} reason - in smaller letters below
  */
-export function showVerdict(text, kind) {
+export function showVerdict(text, kind, reason = "") {
+  const below = element("reason", "p");
+  below.hidden = reason === "";
+  below.textContent = reason;
   const verdict = element("verdict", "p");
   verdict.hidden = text === "";
   verdict.textContent = text;

@@ -39,6 +39,7 @@ const ui = {
   status: element("status", "p"),
   progress: element("progress", "progress"),
   result: element("result", "p"),
+  exported: element("exported", "p"),
 };
 
 /** Elements of the page that belong to a class. */
@@ -61,6 +62,8 @@ let teacher: Teacher | null = null;
 /** Names of the classes that the network was trained for. */
 let taught: readonly string[] = [];
 let isBusy = false;
+/** The file whose prediction the preview shows; "" if it shows the camera's. */
+let triedName = "";
 /** Time from which the camera may be used again. */
 let looksFrom = 0;
 
@@ -71,6 +74,7 @@ function showError(error: unknown): void {
 
 /** Perform a button's action, one at a time. */
 async function perform(action: () => Promise<void>): Promise<void> {
+  const focused = document.activeElement;
   ui.alert.hidden = true;
   isBusy = true;
   update();
@@ -81,6 +85,10 @@ async function perform(action: () => Promise<void>): Promise<void> {
   } finally {
     isBusy = false;
     update();
+    // A control loses the focus while it is disabled.
+    if (document.activeElement === document.body && focused instanceof HTMLElement) {
+      focused.focus();
+    }
   }
 }
 
@@ -132,7 +140,7 @@ function update(): void {
   ui.camera.classList.toggle("primary", missing !== null);
   ui.train.classList.toggle("primary", missing === null && taught.length !== views.length);
   ui.trainHint.textContent = loading === null ? missing ?? "" : "";
-  ui.seenHint.textContent = untrained ?? "";
+  ui.seenHint.textContent = untrained ?? (triedName === "" ? "" : `This is ${triedName}.`);
   ui.next.textContent = nextStep(missing, isFilming);
 }
 
@@ -153,6 +161,7 @@ function addClass(): void {
     bar.setAttribute("aria-label", name);
     view.record.setAttribute("aria-label", `Record ${name}`);
     view.remove.setAttribute("aria-label", `Delete class ${name}`);
+    view.files.setAttribute("aria-label", `Add files … to ${name}`);
   };
   view.name.addEventListener("input", rename);
   rename();
@@ -173,13 +182,14 @@ function removeClass(view: ClassView): void {
   views.splice(label, 1);
   view.item.remove();
   view.seen.remove();
+  ui.add.focus();
   taught = [];
   views.forEach(({ bar, percent }) => {
     bar.value = 0;
     percent.textContent = "";
   });
   ui.status.textContent = "The classes have changed: train again.";
-  ui.result.textContent = "";
+  ui.result.textContent = ui.exported.textContent = triedName = "";
   update();
 }
 
@@ -192,7 +202,9 @@ function showThumbnail(lesson: Lesson, { thumbnails }: ClassView): void {
   item.append(button);
   button.addEventListener("click", () => {
     teacher?.remove(lesson);
+    const next = item.nextElementSibling ?? item.previousElementSibling;
     item.remove();
+    (next?.querySelector("button") ?? ui.add).focus();
     update();
   });
   thumbnails.append(item);
@@ -235,7 +247,7 @@ async function addAll(files: readonly File[], view: ClassView): Promise<void> {
 }
 
 async function train(): Promise<void> {
-  ui.result.textContent = "";
+  ui.result.textContent = ui.exported.textContent = triedName = "";
   const outcome = await teacher?.train(views.length, (share, loss) => {
     ui.progress.value = share;
     ui.status.textContent = `Training: loss ${loss.toFixed(3)}`;
@@ -254,7 +266,7 @@ async function save(): Promise<void> {
   if (file !== undefined) {
     download(file, "classes.onnx");
     const names = taught.map((name, label) => `${label} ${name}`).join(", ");
-    ui.result.textContent = `The model takes float32 [batch, 3, 96, 96], (pixel - 127) / 128, and gives logits: ${names}.`;
+    ui.exported.textContent = `The model takes float32 [batch, 3, 96, 96], (pixel - 127) / 128, and gives logits: ${names}.`;
   }
 }
 
@@ -277,7 +289,7 @@ async function tryFile(file: File): Promise<void> {
   looksFrom = Infinity;
   try {
     await look(file, () => true);
-    ui.status.textContent = `This is ${file.name}.`;
+    triedName = file.name;
   } finally {
     looksFrom = performance.now() + TRIED_MS;
   }
@@ -288,6 +300,7 @@ async function watch(): Promise<void> {
   const isWanted = (): boolean => performance.now() >= looksFrom;
   for (;;) {
     if (taught.length > 0 && !isBusy && ui.video.srcObject !== null && isWanted()) {
+      ui.seenHint.textContent = triedName = "";
       await look(ui.video, isWanted).catch(showError);
     }
     await new Promise((resolve) => setTimeout(resolve, LOOK_MS));

@@ -175,6 +175,9 @@ export function missingHelp(worker: string): string {
   if (worker.includes("/@fs/")) {
     return "Vite serves files of a linked package only from the folders of its setting server.fs.allow.";
   }
+  if (worker.includes(INSTALLED)) {
+    return 'Vite looks for a package of a workspace there. Its setting optimizeDeps: { exclude: ["trainweb"] } makes it look where the package is.';
+  }
   const folder = worker.slice(0, worker.lastIndexOf("/") + 1);
   const isCopy = worker.slice(folder.length) === FILES.worker[0];
   const copy = `The files of trainweb should lie in ${folder}: npx trainweb copy FOLDER, as a step of the build, puts them there. `;

@@ -193,7 +193,7 @@ export class WorkerClient {
 
   constructor(settings: WorkerSettings, onEnd: () => void) {
     if (typeof Worker === "undefined" && otherPlatform() === null) {
-      throw new EngineError("sessions need Worker, which is not here; create them in a browser, or import trainweb in Node by its name.");
+      throw new EngineError("sessions need Worker, which shared and service workers do not have: create them in a page, or import trainweb in Node by its name.");
     }
     this.#onEnd = onEnd;
     this.#files = settings.files;

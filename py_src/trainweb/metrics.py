@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -445,6 +445,10 @@ def with_metrics(graph: Graph, request: Sequence[Any], inputs: Sequence[GraphVal
         sums, weight = one.metric.sums(), weights.get(one.targets, weights.get(""))
         if sums is None:
             continue
+        if not isinstance(one.metric, (Rows, TermLoss)):
+            labels = [v.name for v in inputs if v.name not in weights.values()]
+            _, moved = met_by(graph, one.targets, labels, [one.predictions])
+            one = replace(one, predictions=moved or one.predictions)
         if isinstance(one.metric, TermLoss):
             graph, names = _sum_term(graph, one, inputs)
         elif not sums.is_collected:
@@ -535,7 +539,8 @@ def distribution_of(graph: Graph, targets: str) -> tuple[str, int] | None:
     same, logarithms = {targets}, dict[str, int]()
     for node in graph.nodes:
         first, *others = node.inputs or [""]
-        if node.op_type == "Transpose" and first in same:
+        is_cleared = node.op_type == "Where" and others[1] in same  # labels of weight 0 are 0
+        if is_cleared or (node.op_type == "Transpose" and first in same):
             same.update(node.outputs)
         elif node.op_type == "LogSoftmax":
             logarithms[node.outputs[0]] = node.attrs.get("axis", -1)
@@ -547,13 +552,16 @@ def distribution_of(graph: Graph, targets: str) -> tuple[str, int] | None:
 
 
 def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
-    """Return the tensor that nodes compare with targets, the last of the fed `inputs`, or with results of only targets.
+    """Return the tensor that nodes compare with targets, the last of the fed `inputs`; None if it is not only one."""
+    compared = all_compared(graph, inputs)
+    return compared[0] if len(compared) == 1 else None
 
-    None if it is not exactly one.
-    """
+
+def all_compared(graph: Graph, inputs: Sequence[str]) -> list[str]:
+    """The tensors that nodes compare with targets, the last of the fed `inputs`, or with results of only targets."""
     *_, targets = inputs
     known = {*graph.initializers, *(v.name for v in graph.inputs), ""}.difference(inputs)
-    compared: set[str] = set()
+    compared: dict[str, None] = {}
     of_targets, results = {targets}, set[str]()
     for node in graph.nodes:
         names = [name for name in node.inputs if name not in known]
@@ -563,9 +571,31 @@ def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
             of_targets.update(node.outputs)
         elif not (of_targets | results).isdisjoint(names):
             if not of_targets.isdisjoint(names):
-                compared.update(name for name in names if name not in of_targets | results)
+                compared.update(dict.fromkeys(name for name in names if name not in of_targets | results))
             results.update(node.outputs)
-    return compared.pop() if len(compared) == 1 else None
+    return list(compared)
+
+
+VIEWS = ("Flatten", "Reshape", "Transpose")
+
+
+def met_by(graph: Graph, targets: str, inputs: Iterable[str], own: Collection[str]) -> tuple[str | None, str | None]:
+    """The output among `own` that the loss compares with targets, and that with moved axes, as the targets have them.
+
+    None for an output that the loss does not tell, and for axes that it does not move.
+    """
+    found: dict[str, str | None] = {}
+    passed = VIEWS if distribution_of(graph, targets) is None else (*VIEWS, "LogSoftmax", "Mul")
+    makers = {node.outputs[0]: node for node in graph.nodes if node.op_type in passed}
+    for output in all_compared(graph, [*(name for name in inputs if name != targets), targets]):
+        moved = None
+        while output not in own and output in makers:
+            if makers[output].op_type == "Transpose":
+                moved = moved or output
+            output = makers[output].inputs[0]
+        found[output] = found.get(output) or moved
+    ((met, moved),) = found.items() if len(found) == 1 else [("", None)]
+    return (met, moved) if met in own else (None, None)
 
 
 def part_of(results: dict[str, np.ndarray], described: Sequence[Described], times: int) -> dict[str, np.ndarray]:

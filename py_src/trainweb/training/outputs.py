@@ -8,13 +8,9 @@ from dataclasses import dataclass, field
 
 from trainweb import messages
 from trainweb.errors import ModelError
-from trainweb.metrics import Asked, OutputMetric, TermLoss, compared_with, make_metric, weights_in
+from trainweb.metrics import VIEWS, Asked, OutputMetric, TermLoss, compared_with, make_metric, met_by, weights_in
 from trainweb.model.graph import LOSS_TERMS, OF_OUTPUT, OWN_OUTPUTS, Graph, Value
 from trainweb.spelling import input_name
-
-VIEWS = ("Flatten", "Reshape", "Transpose")
-MOVING = "Transpose"
-"""The view that changes which axis holds the classes."""
 
 
 @dataclass(frozen=True)
@@ -112,17 +108,8 @@ def noted_names(graph: Graph, note: str) -> list[str]:
 
 def _pairs(graph: Graph, inputs: Sequence[str], own: Sequence[str]) -> list[tuple[str, str]]:
     """Own outputs and the inputs that the loss compares them with."""
-    views = {node.outputs[0]: node for node in graph.nodes if node.op_type in VIEWS}
-    pairs = []
-    for targets in inputs:
-        compared = compared_with(graph, [*(name for name in inputs if name != targets), targets])
-        output, is_moved = compared, False
-        while output not in own and output in views:
-            is_moved = is_moved or views[output].op_type == MOVING
-            output = views[output].inputs[0]
-        if compared is not None and output is not None and output in own:
-            pairs.append((compared if is_moved else output, targets))
-    return pairs
+    met = [(met_by(graph, targets, inputs, own)[0], targets) for targets in inputs]
+    return [(output, targets) for output, targets in met if output is not None]
 
 
 def _default(graph: Graph, inputs: Sequence[str], own: list[str]) -> tuple[str | None, str | None]:

@@ -604,6 +604,11 @@ NO_SAMPLE_WEIGHT = Message(
 UNWEIGHTED_METRIC = Message(
     ModelError, "{name!r} is not computed with weights of rows. Leave it out, or make the session without them."
 )
+NO_PERPLEXITY = Message(
+    ModelError,
+    "Perplexity is the exponential of a mean cross entropy without weights of rows, and {name} is none. Ask for that of "
+    "an output whose only loss is one, or take the exponential of the loss yourself.",
+)
 METRIC_TWICE = Message(ModelError, "The metric {name!r} is given twice: evaluate takes one of them a call.")
 FUNCTION_OF_OUTPUT = Message(
     ModelError, "A function cannot be one of an output's metrics. Give it alone, with the output as 'predictions'."

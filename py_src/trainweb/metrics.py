@@ -309,7 +309,7 @@ class AreaUnderCurve(Metric):
 
 @metric("perplexity")
 class Perplexity(Metric):
-    """The exponential of the mean loss, which must be a cross entropy in nats."""
+    """The exponential of the mean loss, or of a term of it, which must be a mean cross entropy."""
 
     better = "min"
     reads_outputs = False
@@ -355,7 +355,7 @@ class TermLoss(Metric):
 class Asked:
     """A metric of an evaluation, whose value is named `key`. It compares predictions with targets, by their names.
 
-    Of a `TermLoss` the predictions are the term. `scale` has the units of errors: deviations of standardized targets.
+    Of a `TermLoss`, and of a metric of a term, the predictions are the term. `scale` has the units of errors: deviations of standardized targets.
     """
 
     key: str
@@ -667,11 +667,14 @@ class Totals:
                 values[key] = [[int(x) if x == int(x) else x for x in row] for row in sums]
             else:
                 names = dict(zip(rows.get(key, ()), sums, strict=True))
+                if not one.reads_outputs and asked.predictions:
+                    of_term = dict(zip(rows[asked.predictions], self._sums[asked.predictions].tolist(), strict=True))
+                    names["loss"] = number(TermLoss().formula(), of_term)
                 scale = list(asked.scale)
                 has_units = isinstance(one, (MeanColumnError, RootMeanSquaredError)) and len(scale) > 1
                 if has_units and len(names["rows"]) != len(scale):
                     raise messages.TABLE_WIDTH(name=asked.targets, actual=len(names["rows"]), expected=len(scale))
-                values[key] = value_of(one.formula(), {**names, "loss": loss, "scale": scale})
+                values[key] = value_of(one.formula(), {"loss": loss, "scale": scale, **names})
         return values
 
 

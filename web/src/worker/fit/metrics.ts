@@ -99,9 +99,10 @@ export class Totals {
     return (weighted / all) * (total / all);
   }
 
-  #value({ key, type, formula, targets, scale }: WireMetric, loss: number): MetricValue {
+  #value({ key, type, formula, predictions, targets, scale }: WireMetric, loss: number): MetricValue {
     if (formula !== null) {
-      return numberOf(formula, { loss });
+      const [total, all] = (this.#sums.get(predictions) ?? [[loss], [1]]).map(([sum]) => sum as number) as [number, number];
+      return numberOf(formula, { loss: total / all });
     }
     const metric = this.#metrics.find(({ name }) => name === key);
     const curves = this.#curves.get(key);

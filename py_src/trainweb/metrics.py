@@ -21,6 +21,7 @@ from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import SAMPLE_WEIGHT, TRAINWEB, Graph, Node, take_name
 from trainweb.model.graph import Value as GraphValue
 from trainweb.settings import Choice, Whole, checked, fields_of, make
+from trainweb.spelling import DIFFERENCE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -355,7 +356,8 @@ class TermLoss(Metric):
 class Asked:
     """A metric of an evaluation, whose value is named `key`. It compares predictions with targets, by their names.
 
-    Of a `TermLoss`, and of a metric of a term, the predictions are the term. `scale` has the units of errors: deviations of standardized targets.
+    Of a `TermLoss`, and of a metric of a term, the predictions are the term. `scale` has the units of errors:
+    deviations of standardized targets.
     """
 
     key: str
@@ -490,6 +492,11 @@ def _weights_like(graph: Graph, weight: str, targets: str, rank: int) -> str:
 
 def _sum(graph: Graph, one: Asked, sums: Sums, weight: str | None) -> tuple[str, str]:
     used, targets = set(graph.names()), one.targets
+    if (margins := margins_of(graph)) is not None:
+        if not isinstance(one.metric, Accuracy):
+            raise messages.BAD_SETTING(name="metrics", value=one.metric.name, expected=OF_PREFERENCES)
+        one, targets = replace(one, predictions=margins), take_name(f"metrics.{one.key}.chosen", used)
+        graph.nodes.append(Node("Equal", [margins, margins], [targets], {}, "", one.key))
     outputs = [take_name(f"metrics.{one.key}", used)]
     if sums.has_faults:
         outputs.append(take_name(f"metrics.{one.key}.faults", used))
@@ -521,6 +528,15 @@ def _sum_term(graph: Graph, one: Asked, inputs: Sequence[GraphValue]) -> tuple[G
         weighted = make.node("Mul", [divisor, weight])
     sums = make.node("Concat", [total, divisor, weighted], axis=0)
     return make.graph, (make.node("Cast", [sums], to=DTYPE_CODES["float64"]), "")
+
+
+OF_PREFERENCES = "'accuracy' for a DPOLoss: the share of pairs whose margin is positive"
+
+
+def margins_of(graph: Graph) -> str | None:
+    """The margins of the pairs of a DPOLoss: how much more than the reference the model prefers the chosen texts."""
+    factors = (node for node in graph.nodes if node.op_type == "MatMul" and DIFFERENCE in node.inputs[1])
+    return next((node.outputs[0] for node in factors), None)
 
 
 def ignored_label(graph: Graph, labels: str) -> int | None:

@@ -106,7 +106,7 @@ def is_mean_entropy(graph: Graph, loss: str) -> bool:
     is_quotient = node.op_type == "Div" and divisor is not None and divisor.op_type == "ReduceSum"
     of_logarithms = set[str]()
     for one in graph.nodes:
-        if one.op_type in logarithms or not of_logarithms.isdisjoint(one.inputs):
+        if one.op_type in logarithms or (one.op_type != "Shape" and not of_logarithms.isdisjoint(one.inputs)):
             of_logarithms.update(one.outputs)
     waiting = [node.inputs[0]] if node.op_type == "ReduceMean" or is_quotient else []
     is_entropy = not of_logarithms.isdisjoint(waiting)

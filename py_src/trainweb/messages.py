@@ -602,7 +602,9 @@ NO_SAMPLE_WEIGHT = Message(
     ModelError, "The loss {name!r} is neither a mean nor a sum over rows. Leave out {argument.sample_weight}."
 )
 UNWEIGHTED_METRIC = Message(
-    ModelError, "{name!r} is not computed with weights of rows. Leave it out, or make the session without them."
+    ModelError,
+    "A metric of your own gets no weights of rows, which this session has. Compute it of the results of predict, or "
+    "leave it out.",
 )
 NO_PERPLEXITY = Message(
     ModelError,

@@ -457,11 +457,22 @@ def with_metrics(graph: Graph, request: Sequence[Any], inputs: Sequence[GraphVal
             names = _sum(graph, one, sums, weight)
         elif weight is None:
             names = _collect(graph, one)
+        elif isinstance(one.metric, Rows):
+            raise messages.UNWEIGHTED_METRIC()
         else:
-            raise messages.UNWEIGHTED_METRIC(name="a function" if isinstance(one.metric, Rows) else one.key)
+            (value,) = (v for v in graph.inputs if isinstance(v, GraphValue) and v.name == one.targets)
+            weights_of_rows = _weights_like(graph, weight, one.targets, len(value.shape or ()))
+            make, sums = Maker(graph, len(graph.nodes), f"metrics.{one.key}.rows"), replace(sums, rows=WEIGHED_ROWS)
+            columns = [make.node("Flatten", [name], axis=1) for name in (one.predictions, weights_of_rows)]
+            one = replace(one, predictions=make.node("Concat", columns, axis=1))
+            graph, names = make.graph, _collect(make.graph, one)
         formula, is_collected = one.metric.formula(), sums.is_collected
         described.append(Described(one.key, *names, sums.rows, sums.is_pooled, formula, is_collected))
     return graph, described
+
+
+WEIGHED_ROWS = ("scores", "targets", "weights")
+"""Rows of an area under a curve whose last scores are weights."""
 
 
 def _collect(graph: Graph, one: Asked) -> tuple[str, str]:
@@ -674,7 +685,7 @@ class Totals:
             key, one = asked.key, asked.metric
             if key in self._parts:
                 scores, targets = (list(part) for part in zip(*self._parts[key], strict=True))
-                areas = areas_under_curves(key, scores, targets)
+                areas = areas_under_curves(key, scores, targets, is_weighed=rows[key] == WEIGHED_ROWS)
                 each = isinstance(one, AreaUnderCurve) and one.average == "none"
                 values[key] = areas if each else mean_of(areas)
                 continue
@@ -710,26 +721,31 @@ def pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return joined
 
 
-def areas_under_curves(name: str, scores: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[float]:
+def areas_under_curves(
+    name: str, scores: Sequence[np.ndarray], targets: Sequence[np.ndarray], *, is_weighed: bool = False
+) -> list[float]:
     """The area under the curve of each class against the rest, or of the second of two; NaN for one without rows.
 
     Scores of three classes and more that are no probabilities go through a softmax, as in torchmetrics. The order
-    within a class depends on it. Raise FeedError unless each row has a prediction and a target that is a class.
+    within a class depends on it. If `is_weighed`, the last score of a row is its weight. Raise FeedError unless each
+    row has a prediction and a target that is a class.
     """
     rows: list[list[float]] = [row if isinstance(row, list) else [row] for part in scores for row in part.tolist()]
     labels = [label for part in targets for label in part.reshape(-1).tolist()]
     if len(labels) != len(rows) or any(part.ndim > 2 for part in scores):
         raise messages.AUC_SHAPE(name=name, scores=list(scores[0].shape), targets=list(targets[0].shape))
+    weights = [row.pop() for row in rows] if is_weighed else [1.0] * len(rows)
     classes = len(rows[0])
     for label in labels:
         if classes > 1 and label not in range(classes):
             raise messages.METRIC_CLASS(name=name, value=int(label), count=classes)
     if classes <= 2:
         ranked = [row[-1] - (row[0] if classes == 2 else 0.0) for row in rows]
-        return [area_under_curve(ranked, [label > 0.5 for label in labels])]
+        return [area_under_curve(ranked, [label > 0.5 for label in labels], weights)]
     if any(not 0 <= score <= 1 for row in rows for score in row):
         rows = [softmax(row) for row in rows]
-    return [area_under_curve([row[c] for row in rows], [label == c for label in labels]) for c in range(classes)]
+    columns = ([row[c] for row in rows] for c in range(classes))
+    return [area_under_curve(row, [label == c for label in labels], weights) for c, row in enumerate(columns)]
 
 
 def softmax(row: list[float]) -> list[float]:
@@ -739,22 +755,28 @@ def softmax(row: list[float]) -> list[float]:
     return [power / sum_ for power in powers]
 
 
-def area_under_curve(scores: Sequence[float], is_right: Sequence[bool]) -> float:
-    """The share of pairs of a right row and another in which the right one scores higher; equal scores count half."""
+def area_under_curve(scores: Sequence[float], is_right: Sequence[bool], weights: Sequence[float]) -> float:
+    """The share of pairs of a right row and another in which the right one scores higher; equal scores count half.
+
+    A pair counts as the product of the weights of its rows.
+    """
     order = sorted(range(len(scores)), key=scores.__getitem__)
-    right = sum(is_right)
-    below = wins = k = 0
+    right = below = wins = 0.0
+    k = 0
     while k < len(order):
-        end = k
+        end, hits, others = k, 0.0, 0.0
         while end < len(order) and scores[order[end]] == scores[order[k]]:
+            if is_right[order[end]]:
+                hits += weights[order[end]]
+            else:
+                others += weights[order[end]]
             end += 1
-        hits = sum(is_right[i] for i in order[k:end])
-        others = end - k - hits
         # Twice the pairs, so that halves are whole.
         wins += hits * (2 * below + others)
         below += others
+        right += hits
         k = max(end, k + 1)
-    pairs = right * (len(scores) - right)
+    pairs = right * below
     return wins / (2 * pairs) if pairs and not any(map(math.isnan, scores)) else math.nan
 
 

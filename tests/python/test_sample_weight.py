@@ -223,10 +223,41 @@ def test_classes_and_rows_have_weights_together() -> None:
     assert result == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("metrics", [["auc"], [{"mine": lambda a, b: 0.0}]])
-def test_metrics_without_weights_are_refused(metrics: Any) -> None:
-    with pytest.raises(ModelError, match="is not computed with weights of rows"):
-        evaluated("CrossEntropyLoss", rows("train", labels="kind", w="w"), metrics, output="kind")
+def test_metrics_of_one_s_own_refuse_weights() -> None:
+    with pytest.raises(ModelError, match="A metric of your own gets no weights"):
+        evaluated("CrossEntropyLoss", rows("train", labels="kind", w="w"), [{"mine": lambda a, b: 0.0}], output="kind")
+
+
+def area(scores: np.ndarray, is_right: np.ndarray, w: np.ndarray) -> float:
+    """Of all pairs in float64: roc_auc_score(is_right, scores, sample_weight=w)."""
+    pairs = w[is_right][:, None] * w[~is_right]
+    apart = scores[is_right][:, None] - scores[~is_right]
+    return float((pairs * ((apart > 0) + 0.5 * (apart == 0))).sum() / pairs.sum())
+
+
+@pytest.mark.parametrize("average", ["macro", "none"])
+def test_areas_under_curves_have_weights(average: str) -> None:
+    data = rows("train", labels="kind", w="w")
+    with session("CrossEntropyLoss", "kind", sample_weight="w") as s:
+        result = s.evaluate(data, metrics={"type": "auc", "average": average}, batch_size=7)["auc"]
+        history = s.fit(
+            data, validation_data=data, metrics="auc", early_stopping={"metric": "auc", "patience": 1}, **FIT
+        )
+        scores = s.predict({"x": data["x"]})["kind"].astype(np.float64)
+        after = s.evaluate(data, metrics="auc")["auc"]
+    assert len(history["val_auc"]) >= 1 and isinstance(result, list) == (average == "none")
+    p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    areas = [area(p[:, c], data["labels"] == c, data["w"].astype(np.float64)) for c in range(3)]
+    assert after == pytest.approx(np.mean(areas), rel=1e-9)
+
+
+def test_areas_of_yes_or_no_scores_have_weights_too() -> None:
+    data = rows("train", labels="age", w="w")
+    data["labels"] = (data["labels"] > 0).astype(np.float32)
+    with session("BCEWithLogitsLoss", "age", sample_weight="w") as s:
+        result = s.evaluate(data, metrics="auc", batch_size=7)["auc"]
+        scores = s.predict({"x": data["x"]})["age"][:, 0].astype(np.float64)
+    assert result == pytest.approx(area(scores, data["labels"][:, 0] > 0, data["w"].astype(np.float64)), rel=1e-9)
 
 
 def test_the_share_for_validation_is_taken_of_the_labels_classes() -> None:

@@ -62,13 +62,13 @@ export class Totals {
       const result = resultOf(results, output);
       return times === 1 ? result : firstRows(result, (result.dims[0] ?? 1) / times);
     };
-    for (const { name, sums, faults, isPooled, isCollected } of this.#metrics) {
+    for (const { name, sums, faults, rows: names, isPooled, isCollected } of this.#metrics) {
       if (name === ROWS) {
         this.rows.push([firstOf(sums), firstOf(faults)]);
         continue;
       }
       if (isCollected) {
-        const curves = this.#curves.get(name) ?? new Curves(name);
+        const curves = this.#curves.get(name) ?? new Curves(name, names.includes("weights"));
         curves.add(firstOf(sums), firstOf(faults));
         this.#curves.set(name, curves);
         continue;

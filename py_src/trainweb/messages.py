@@ -305,7 +305,7 @@ IN_ROW = Message(FeedError, "{reason} It is in {name!r} of row {row} of the {dat
 NAN_IN_ROW = Message(
     NumericsError,
     "{reason} {name!r} has {value!r} in row {row} of the {data}. Fill NaN of features by '{argument.fill_median}'. "
-    "Drop rows without a label, or give them the weight 0 ('{argument.sample_weight}').",
+    "Drop rows without a label or weight, or give rows without a label the weight 0 ('{argument.sample_weight}').",
 )
 BATCHED_TWICE = Message(FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(

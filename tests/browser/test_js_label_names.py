@@ -122,7 +122,10 @@ def test_areas_with_weights_and_metrics_of_distributions_are_those_of_python(js:
         const of = { x, [`${given.output}_labels`]: new Tensor("float32", given.shares, [75, 3]) };
         const metrics = { [given.output]: ["accuracy", "perplexity"] };
         values.push(await terms.evaluate(of, { metrics, batchSize: 20 }));
-        const refused = await errors(() => terms.evaluate(of, { metrics: "perplexity" }));
+        const refused = await errors(
+          () => terms.evaluate(of, { metrics: "perplexity" }),
+          () => terms.evaluate(of, { metrics: [() => 0] }),
+        );
         await terms.release();
         return { values, refused };
         """,
@@ -138,3 +141,4 @@ def test_areas_with_weights_and_metrics_of_distributions_are_those_of_python(js:
         data = {"x": X, f"{OUTPUT}_labels": shares}
         assert s.evaluate(data, metrics={OUTPUT: ["accuracy", "perplexity"]}, batch_size=20) == found["values"][2]
     assert "and the loss is none. Ask for that of an output" in found["refused"][0]
+    assert "a function needs a name: { name: function }" in found["refused"][1]

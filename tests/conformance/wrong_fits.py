@@ -147,7 +147,7 @@ WRONG_LATER: list[tuple[Data, dict[str, Any], str, str]] = [
         data(60, *STREAM, x={13: -np.inf}),
         EIGHT,
         "NumericsError",
-        "step 2 .* 'x' has -inf in row 13 of the data. Fill NaN of features .*Drop rows without a label",
+        "step 2 .* 'x' has -inf in row 13 of the data. Fill NaN of features .*Drop rows without a label or weight, or",
     ),
     (data(8, *batches(4), ("numbers",)), {"batch_size": None}, "FeedError", "Batch 0 of the data is "),
     (

@@ -308,3 +308,29 @@ def test_only_mean_cross_entropies_have_a_perplexity(loss: Any, has_one: bool) -
     if name == "CrossEntropyLoss":
         with session(loss, "kind", sample_weight="w") as s, pytest.raises(ModelError, match="and the loss is none"):
             s.evaluate({**labels, "w": np.ones(len(labels["x"]), np.float32)}, metrics="perplexity")
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        ["CrossEntropyLoss", {"name": "CrossEntropyLoss", "probabilities": True}],
+        [{"name": "CrossEntropyLoss", "probabilities": True}, "FocalLoss"],
+        ["KLDivLoss", "CrossEntropyLoss"],
+    ],
+    ids=str,
+)
+def test_terms_of_an_output_share_their_labels(terms: Any) -> None:
+    with pytest.raises(
+        ModelError, match=r"share the input 'kind_labels', and (Cross|Focal).* takes classes here, .*mean"
+    ):
+        session({"kind": terms}, "kind")
+    with session({"kind": ["CrossEntropyLoss", "OutputGradient"]}, "kind") as s:
+        assert s.input_names() == ["x", "kind_labels", "kind_gradient"]
+
+
+def test_a_function_without_a_name_is_told_to_have_one() -> None:
+    with (
+        session(LOSS, "kind", "age") as s,
+        pytest.raises(TypeError, match="a function needs a name"),
+    ):
+        s.evaluate(rows("test", kind_labels="kind", age_labels="age"), metrics=[lambda a, b: 0.0])

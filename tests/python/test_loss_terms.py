@@ -321,7 +321,7 @@ def test_only_mean_cross_entropies_have_a_perplexity(loss: Any, has_one: bool) -
 )
 def test_terms_of_an_output_share_their_labels(terms: Any) -> None:
     with pytest.raises(
-        ModelError, match=r"share the input 'kind_labels', and (Cross|Focal).* takes classes here, .*mean"
+        ModelError, match=r"share the input 'kind_labels': (Cross|Focal).* takes classes here, .*mean"
     ):
         session({"kind": terms}, "kind")
     with session({"kind": ["CrossEntropyLoss", "OutputGradient"]}, "kind") as s:

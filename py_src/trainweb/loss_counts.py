@@ -26,6 +26,9 @@ REDUCING_NOTHING = (
 )
 """Operators whose results have the rows of what they read."""
 CROSS_ENTROPIES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+LINEAR = (*PASSING, "Add", "Mul", "ReduceSum", "ReduceMean", "Flatten", "Transpose", "Where")
+TAKING = ("Gather", "GatherElements", "GatherND")
+"""Operators by which cross entropies are made of logarithms of probabilities."""
 SHARE = "trainweb.share"
 """Input of the steps that add gradients: `share` of the state, see `layout state` of kernels.def."""
 
@@ -89,6 +92,29 @@ def counted_loss(graph: Graph, loss: str, inputs: Iterable[Value]) -> tuple[Grap
     if node.op_type == "ReduceSum":
         return graph, LossCount(is_sum=True)
     return _of(node.inputs[0], Maker(graph, _place(graph, loss)), fed.values())
+
+
+def is_mean_entropy(graph: Graph, loss: str) -> bool:
+    """True for a mean of cross entropies, also of smoothed labels and with weights of classes."""
+    producers, logarithms = graph.producers(), ("LogSoftmax", *CROSS_ENTROPIES)
+    node = producers.get(loss)
+    while node is not None and node.op_type in PASSING:
+        node = producers.get(node.inputs[0])
+    if node is None or node.op_type in CROSS_ENTROPIES:
+        return node is not None and node.attrs.get("reduction", "mean") == "mean"
+    divisor = producers.get(node.inputs[-1])
+    is_quotient = node.op_type == "Div" and divisor is not None and divisor.op_type == "ReduceSum"
+    of_logarithms = set[str]()
+    for one in graph.nodes:
+        if one.op_type in logarithms or (one.op_type != "Shape" and not of_logarithms.isdisjoint(one.inputs)):
+            of_logarithms.update(one.outputs)
+    waiting = [node.inputs[0]] if node.op_type == "ReduceMean" or is_quotient else []
+    is_entropy = not of_logarithms.isdisjoint(waiting)
+    while waiting and is_entropy:
+        one = producers[waiting.pop()]
+        is_entropy = one.op_type in (*logarithms, *LINEAR, *TAKING)
+        waiting += [] if one.op_type in logarithms else [name for name in one.inputs if name in of_logarithms]
+    return is_entropy
 
 
 def with_terms(graph: Graph, loss: str, terms: Sequence[str]) -> tuple[Graph, LossCount]:

@@ -306,7 +306,7 @@ IN_ROW = Message(FeedError, "{reason} It is in {name!r} of row {row} of the {dat
 NAN_IN_ROW = Message(
     NumericsError,
     "{reason} {name!r} has {value!r} in row {row} of the {data}. Fill NaN of features by '{argument.fill_median}'. "
-    "Drop rows without a label, or give them the weight 0 ('{argument.sample_weight}').",
+    "Drop rows without a label or weight, or give rows without a label the weight 0 ('{argument.sample_weight}').",
 )
 BATCHED_TWICE = Message(FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(
@@ -603,7 +603,14 @@ NO_SAMPLE_WEIGHT = Message(
     ModelError, "The loss {name!r} is neither a mean nor a sum over rows. Leave out {argument.sample_weight}."
 )
 UNWEIGHTED_METRIC = Message(
-    ModelError, "{name!r} is not computed with weights of rows. Leave it out, or make the session without them."
+    ModelError,
+    "A metric of your own gets no weights of rows, which this session has. Compute it of the results of predict, or "
+    "leave it out.",
+)
+NO_PERPLEXITY = Message(
+    ModelError,
+    "Perplexity is the exponential of a mean cross entropy without weights of rows, and {name} is none. Ask for that "
+    "of an output whose only loss is one, or take the exponential of the loss yourself.",
 )
 METRIC_TWICE = Message(ModelError, "The metric {name!r} is given twice: evaluate takes one of them a call.")
 FUNCTION_OF_OUTPUT = Message(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -21,6 +21,7 @@ from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import SAMPLE_WEIGHT, TRAINWEB, Graph, Node, take_name
 from trainweb.model.graph import Value as GraphValue
 from trainweb.settings import Choice, Whole, checked, fields_of, make
+from trainweb.spelling import DIFFERENCE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -309,7 +310,7 @@ class AreaUnderCurve(Metric):
 
 @metric("perplexity")
 class Perplexity(Metric):
-    """The exponential of the mean loss, which must be a cross entropy in nats."""
+    """The exponential of the mean loss, or of a term of it, which must be a mean cross entropy."""
 
     better = "min"
     reads_outputs = False
@@ -355,7 +356,8 @@ class TermLoss(Metric):
 class Asked:
     """A metric of an evaluation, whose value is named `key`. It compares predictions with targets, by their names.
 
-    Of a `TermLoss` the predictions are the term. `scale` has the units of errors: deviations of standardized targets.
+    Of a `TermLoss`, and of a metric of a term, the predictions are the term. `scale` has the units of errors:
+    deviations of standardized targets.
     """
 
     key: str
@@ -445,17 +447,32 @@ def with_metrics(graph: Graph, request: Sequence[Any], inputs: Sequence[GraphVal
         sums, weight = one.metric.sums(), weights.get(one.targets, weights.get(""))
         if sums is None:
             continue
+        if not isinstance(one.metric, (Rows, TermLoss)):
+            labels = [v.name for v in inputs if v.name not in weights.values()]
+            _, moved = met_by(graph, one.targets, labels, [one.predictions])
+            one = replace(one, predictions=moved or one.predictions)
         if isinstance(one.metric, TermLoss):
             graph, names = _sum_term(graph, one, inputs)
         elif not sums.is_collected:
             names = _sum(graph, one, sums, weight)
         elif weight is None:
             names = _collect(graph, one)
+        elif isinstance(one.metric, Rows):
+            raise messages.UNWEIGHTED_METRIC()
         else:
-            raise messages.UNWEIGHTED_METRIC(name="a function" if isinstance(one.metric, Rows) else one.key)
+            (value,) = (v for v in graph.inputs if isinstance(v, GraphValue) and v.name == one.targets)
+            weights_of_rows = _weights_like(graph, weight, one.targets, len(value.shape or ()))
+            make, sums = Maker(graph, len(graph.nodes), f"metrics.{one.key}.rows"), replace(sums, rows=WEIGHED_ROWS)
+            columns = [make.node("Flatten", [name], axis=1) for name in (one.predictions, weights_of_rows)]
+            one = replace(one, predictions=make.node("Concat", columns, axis=1))
+            graph, names = make.graph, _collect(make.graph, one)
         formula, is_collected = one.metric.formula(), sums.is_collected
         described.append(Described(one.key, *names, sums.rows, sums.is_pooled, formula, is_collected))
     return graph, described
+
+
+WEIGHED_ROWS = ("scores", "targets", "weights")
+"""Rows of an area under a curve whose last scores are weights."""
 
 
 def _collect(graph: Graph, one: Asked) -> tuple[str, str]:
@@ -486,6 +503,11 @@ def _weights_like(graph: Graph, weight: str, targets: str, rank: int) -> str:
 
 def _sum(graph: Graph, one: Asked, sums: Sums, weight: str | None) -> tuple[str, str]:
     used, targets = set(graph.names()), one.targets
+    if (margins := margins_of(graph)) is not None:
+        if not isinstance(one.metric, Accuracy):
+            raise messages.BAD_SETTING(name="metrics", value=one.metric.name, expected=OF_PREFERENCES)
+        one, targets = replace(one, predictions=margins), take_name(f"metrics.{one.key}.chosen", used)
+        graph.nodes.append(Node("Equal", [margins, margins], [targets], {}, "", one.key))
     outputs = [take_name(f"metrics.{one.key}", used)]
     if sums.has_faults:
         outputs.append(take_name(f"metrics.{one.key}.faults", used))
@@ -519,6 +541,15 @@ def _sum_term(graph: Graph, one: Asked, inputs: Sequence[GraphValue]) -> tuple[G
     return make.graph, (make.node("Cast", [sums], to=DTYPE_CODES["float64"]), "")
 
 
+OF_PREFERENCES = "'accuracy' for a DPOLoss: the share of pairs whose margin is positive"
+
+
+def margins_of(graph: Graph) -> str | None:
+    """The margins of the pairs of a DPOLoss: how much more than the reference the model prefers the chosen texts."""
+    factors = (node for node in graph.nodes if node.op_type == "MatMul" and DIFFERENCE in node.inputs[1])
+    return next((node.outputs[0] for node in factors), None)
+
+
 def ignored_label(graph: Graph, labels: str) -> int | None:
     """The label that a cross entropy of these labels ignores, if one does."""
     same = {labels}
@@ -535,7 +566,8 @@ def distribution_of(graph: Graph, targets: str) -> tuple[str, int] | None:
     same, logarithms = {targets}, dict[str, int]()
     for node in graph.nodes:
         first, *others = node.inputs or [""]
-        if node.op_type == "Transpose" and first in same:
+        is_cleared = node.op_type == "Where" and others[1] in same  # labels of weight 0 are 0
+        if is_cleared or (node.op_type == "Transpose" and first in same):
             same.update(node.outputs)
         elif node.op_type == "LogSoftmax":
             logarithms[node.outputs[0]] = node.attrs.get("axis", -1)
@@ -547,13 +579,16 @@ def distribution_of(graph: Graph, targets: str) -> tuple[str, int] | None:
 
 
 def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
-    """Return the tensor that nodes compare with targets, the last of the fed `inputs`, or with results of only targets.
+    """Return the tensor that nodes compare with targets, the last of the fed `inputs`; None if it is not only one."""
+    compared = all_compared(graph, inputs)
+    return compared[0] if len(compared) == 1 else None
 
-    None if it is not exactly one.
-    """
+
+def all_compared(graph: Graph, inputs: Sequence[str]) -> list[str]:
+    """The tensors that nodes compare with targets, the last of the fed `inputs`, or with results of only targets."""
     *_, targets = inputs
     known = {*graph.initializers, *(v.name for v in graph.inputs), ""}.difference(inputs)
-    compared: set[str] = set()
+    compared: dict[str, None] = {}
     of_targets, results = {targets}, set[str]()
     for node in graph.nodes:
         names = [name for name in node.inputs if name not in known]
@@ -563,9 +598,31 @@ def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
             of_targets.update(node.outputs)
         elif not (of_targets | results).isdisjoint(names):
             if not of_targets.isdisjoint(names):
-                compared.update(name for name in names if name not in of_targets | results)
+                compared.update(dict.fromkeys(name for name in names if name not in of_targets | results))
             results.update(node.outputs)
-    return compared.pop() if len(compared) == 1 else None
+    return list(compared)
+
+
+VIEWS = ("Flatten", "Reshape", "Transpose")
+
+
+def met_by(graph: Graph, targets: str, inputs: Iterable[str], own: Collection[str]) -> tuple[str | None, str | None]:
+    """The output among `own` that the loss compares with targets, and that with moved axes, as the targets have them.
+
+    None for an output that the loss does not tell, and for axes that it does not move.
+    """
+    found: dict[str, str | None] = {}
+    passed = VIEWS if distribution_of(graph, targets) is None else (*VIEWS, "LogSoftmax", "Mul")
+    makers = {node.outputs[0]: node for node in graph.nodes if node.op_type in passed}
+    for output in all_compared(graph, [*(name for name in inputs if name != targets), targets]):
+        moved = None
+        while output not in own and output in makers:
+            if makers[output].op_type == "Transpose":
+                moved = moved or output
+            output = makers[output].inputs[0]
+        found[output] = found.get(output) or moved
+    ((met, moved),) = found.items() if len(found) == 1 else [("", None)]
+    return (met, moved) if met in own else (None, None)
 
 
 def part_of(results: dict[str, np.ndarray], described: Sequence[Described], times: int) -> dict[str, np.ndarray]:
@@ -628,7 +685,7 @@ class Totals:
             key, one = asked.key, asked.metric
             if key in self._parts:
                 scores, targets = (list(part) for part in zip(*self._parts[key], strict=True))
-                areas = areas_under_curves(key, scores, targets)
+                areas = areas_under_curves(key, scores, targets, is_weighed=rows[key] == WEIGHED_ROWS)
                 each = isinstance(one, AreaUnderCurve) and one.average == "none"
                 values[key] = areas if each else mean_of(areas)
                 continue
@@ -637,11 +694,14 @@ class Totals:
                 values[key] = [[int(x) if x == int(x) else x for x in row] for row in sums]
             else:
                 names = dict(zip(rows.get(key, ()), sums, strict=True))
+                if not one.reads_outputs and asked.predictions:
+                    of_term = dict(zip(rows[asked.predictions], self._sums[asked.predictions].tolist(), strict=True))
+                    names["loss"] = number(TermLoss().formula(), of_term)
                 scale = list(asked.scale)
                 has_units = isinstance(one, (MeanColumnError, RootMeanSquaredError)) and len(scale) > 1
                 if has_units and len(names["rows"]) != len(scale):
                     raise messages.TABLE_WIDTH(name=asked.targets, actual=len(names["rows"]), expected=len(scale))
-                values[key] = value_of(one.formula(), {**names, "loss": loss, "scale": scale})
+                values[key] = value_of(one.formula(), {"loss": loss, "scale": scale, **names})
         return values
 
 
@@ -661,26 +721,31 @@ def pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return joined
 
 
-def areas_under_curves(name: str, scores: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[float]:
+def areas_under_curves(
+    name: str, scores: Sequence[np.ndarray], targets: Sequence[np.ndarray], *, is_weighed: bool = False
+) -> list[float]:
     """The area under the curve of each class against the rest, or of the second of two; NaN for one without rows.
 
     Scores of three classes and more that are no probabilities go through a softmax, as in torchmetrics. The order
-    within a class depends on it. Raise FeedError unless each row has a prediction and a target that is a class.
+    within a class depends on it. If `is_weighed`, the last score of a row is its weight. Raise FeedError unless each
+    row has a prediction and a target that is a class.
     """
     rows: list[list[float]] = [row if isinstance(row, list) else [row] for part in scores for row in part.tolist()]
     labels = [label for part in targets for label in part.reshape(-1).tolist()]
     if len(labels) != len(rows) or any(part.ndim > 2 for part in scores):
         raise messages.AUC_SHAPE(name=name, scores=list(scores[0].shape), targets=list(targets[0].shape))
+    weights = [row.pop() for row in rows] if is_weighed else [1.0] * len(rows)
     classes = len(rows[0])
     for label in labels:
         if classes > 1 and label not in range(classes):
             raise messages.METRIC_CLASS(name=name, value=int(label), count=classes)
     if classes <= 2:
         ranked = [row[-1] - (row[0] if classes == 2 else 0.0) for row in rows]
-        return [area_under_curve(ranked, [label > 0.5 for label in labels])]
+        return [area_under_curve(ranked, [label > 0.5 for label in labels], weights)]
     if any(not 0 <= score <= 1 for row in rows for score in row):
         rows = [softmax(row) for row in rows]
-    return [area_under_curve([row[c] for row in rows], [label == c for label in labels]) for c in range(classes)]
+    columns = ([row[c] for row in rows] for c in range(classes))
+    return [area_under_curve(row, [label == c for label in labels], weights) for c, row in enumerate(columns)]
 
 
 def softmax(row: list[float]) -> list[float]:
@@ -690,22 +755,28 @@ def softmax(row: list[float]) -> list[float]:
     return [power / sum_ for power in powers]
 
 
-def area_under_curve(scores: Sequence[float], is_right: Sequence[bool]) -> float:
-    """The share of pairs of a right row and another in which the right one scores higher; equal scores count half."""
+def area_under_curve(scores: Sequence[float], is_right: Sequence[bool], weights: Sequence[float]) -> float:
+    """The share of pairs of a right row and another in which the right one scores higher; equal scores count half.
+
+    A pair counts as the product of the weights of its rows.
+    """
     order = sorted(range(len(scores)), key=scores.__getitem__)
-    right = sum(is_right)
-    below = wins = k = 0
+    right = below = wins = 0.0
+    k = 0
     while k < len(order):
-        end = k
+        end, hits, others = k, 0.0, 0.0
         while end < len(order) and scores[order[end]] == scores[order[k]]:
+            if is_right[order[end]]:
+                hits += weights[order[end]]
+            else:
+                others += weights[order[end]]
             end += 1
-        hits = sum(is_right[i] for i in order[k:end])
-        others = end - k - hits
         # Twice the pairs, so that halves are whole.
         wins += hits * (2 * below + others)
         below += others
+        right += hits
         k = max(end, k + 1)
-    pairs = right * (len(scores) - right)
+    pairs = right * below
     return wins / (2 * pairs) if pairs and not any(map(math.isnan, scores)) else math.nan
 
 

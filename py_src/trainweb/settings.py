@@ -268,7 +268,7 @@ class Array(Kind):
 
     name = "array"
     page_type = "readonly number[] | Float32Array | Tensor"
-    expected = "an array of finite numbers"
+    expected = "an array of finite numbers, one for each class in their order"
 
     def accepts(self, value: Any) -> bool:
         value = value.tolist() if hasattr(value, "tolist") else value
@@ -404,7 +404,8 @@ def checked_values(
 def named_settings(what: str, kind: str | Mapping[str, Any]) -> dict[str, Any]:
     """A name, or a mapping of it as "type" and of settings, as the latter."""
     if not isinstance(kind, (str, Mapping)):
-        raise TypeError(f"'{what}' must be a name or a dict with its \"type\", got {type(kind).__name__}.")
+        name = "; a function needs a name: {'name': function}" if what == "metric" and callable(kind) else ""
+        raise TypeError(f"'{what}' must be a name or a dict with its \"type\", got {type(kind).__name__}{name}.")
     return {"type": kind} if isinstance(kind, str) else dict(kind)
 
 

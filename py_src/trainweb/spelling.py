@@ -83,6 +83,8 @@ IGNORED = -100
 """Label of a token that is not learned, as in PyTorch."""
 LOG_PROBABILITIES = "log_probabilities"
 """Tensor of the eval model of DPOLoss."""
+DIFFERENCE = "dpo.difference"
+"""Part of the name of the factors that make margins of pairs in DPOLoss."""
 
 
 def input_name(name: str, inputs: Collection[str]) -> str:

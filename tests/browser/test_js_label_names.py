@@ -12,6 +12,7 @@ from .server import Site
 from .test_js_predict import GIVEN, MODEL, START, X
 
 TARGET = np.cos(np.arange(75 * 3)).astype(np.float32).reshape(75, 3)
+OUTPUT = MODEL.graph.output[0].name
 PRESENT = (np.arange(75 * 3) % 4 != 0).astype(np.float32).reshape(75, 3)
 OPTIONS: dict[str, Any] = {"optimizer": {"type": "AdamW", "learning_rate": 0.05}, "options": {"reproducible": True}}
 
@@ -96,5 +97,48 @@ def test_weights_are_those_of_python(js: JsPage) -> None:
         assert found["losses"] == history.losses
         assert found["values"] == [epoch.validation for epoch in history.epochs]
         assert found["weights"] == s.get_contiguous_parameters(False).tolist()
-    assert "a function is not computed with weights" in found["refused"][0].replace("'", "")
+    assert "A metric of your own gets no weights of rows" in found["refused"][0]
     assert "sampleWeight.of is 'b'; it must be rows or labels" in found["refused"][1]
+
+
+def test_areas_with_weights_and_metrics_of_distributions_are_those_of_python(js: JsPage) -> None:
+    labels, w = np.arange(75) % 3, np.random.default_rng(2).choice([0, 0.5, 1, 2], 75).astype(np.float32)
+    shares = np.random.default_rng(3).dirichlet(np.ones(3), 75).astype(np.float32)
+    found = js.run(
+        START
+        + """
+        await s.release();
+        const open = (own) =>
+          TrainingSession.createFromModel("/model.onnx", { ...config, ...own }, { reproducible: true });
+        const values = [];
+        const weighed = await open({ loss: "CrossEntropyLoss", sampleWeight: { name: "share", of: "labels" } });
+        const data = { x, labels: given.labels, share: new Tensor("float32", given.w, [75]) };
+        for (const average of ["macro", "none"]) {
+          values.push(await weighed.evaluate(data, { metrics: { type: "auc", average }, batchSize: 20 }));
+        }
+        await weighed.release();
+        const term = { name: "CrossEntropyLoss", probabilities: true };
+        const terms = await open({ loss: { [given.output]: term } });
+        const of = { x, [`${given.output}_labels`]: new Tensor("float32", given.shares, [75, 3]) };
+        const metrics = { [given.output]: ["accuracy", "perplexity"] };
+        values.push(await terms.evaluate(of, { metrics, batchSize: 20 }));
+        const refused = await errors(
+          () => terms.evaluate(of, { metrics: "perplexity" }),
+          () => terms.evaluate(of, { metrics: [() => 0] }),
+        );
+        await terms.release();
+        return { values, refused };
+        """,
+        given=GIVEN | {"labels": labels.tolist(), "w": w.tolist(), "shares": shares.ravel().tolist(), "output": OUTPUT},
+    )
+    weight = {"name": "share", "of": "labels"}
+    with trainweb.TrainingSession.from_model(MODEL, loss="CrossEntropyLoss", sample_weight=weight, **OPTIONS) as s:
+        for average, values in zip(("macro", "none"), found["values"], strict=False):
+            metric = {"type": "auc", "average": average}
+            assert s.evaluate({"x": X, "labels": labels, "share": w}, metrics=metric, batch_size=20) == values
+    loss = {OUTPUT: {"name": "CrossEntropyLoss", "probabilities": True}}
+    with trainweb.TrainingSession.from_model(MODEL, loss=loss, **OPTIONS) as s:
+        data = {"x": X, f"{OUTPUT}_labels": shares}
+        assert s.evaluate(data, metrics={OUTPUT: ["accuracy", "perplexity"]}, batch_size=20) == found["values"][2]
+    assert "and the loss is none. Ask for that of an output" in found["refused"][0]
+    assert "a function needs a name: { name: function }" in found["refused"][1]

@@ -545,7 +545,7 @@ FITS: dict[str, list[Fit]] = {
             batch_size=8,
             accumulate=accumulate,
             validation_data=people(20),
-            metrics=[{"kind": ["accuracy", {"type": "f1", "average": "none"}]}, {"age": "mae"}, "perplexity"],
+            metrics=[{"kind": ["accuracy", {"type": "f1", "average": "none"}, "perplexity"]}, {"age": "mae"}],
             train_metrics=True,
             early_stopping={"patience": 1, "metric": metric},
         )

@@ -239,7 +239,8 @@ def test_names_of_outputs_come_from_the_terms_alone() -> None:
 @pytest.mark.parametrize(
     ("metrics", "options", "text"),
     [
-        ({"kind": "perplexity"}, {}, "metrics.kind is 'perplexity'; it must be a metric that compares outputs"),
+        ({"age": "perplexity"}, {}, "a mean cross entropy without weights of rows, and age_loss is none"),
+        ("perplexity", {}, "and the loss is none. Ask for that of an output"),
         ({"kind": "accuracy"}, {"predictions": "age"}, "predictions is 'age'; it must be left out"),
         ({"kinds": "accuracy"}, {}, "predictions is 'kinds'"),
         ({"kind": {"own": lambda a, b: 0.0}}, {}, "cannot be one of an output's metrics"),
@@ -264,3 +265,72 @@ def test_the_eval_model_notes_its_terms() -> None:
     built = build_artifacts(model("kind", "age"), loss=LOSS, optimizer="SGD")
     metadata = {p.key: p.value for p in load_from_string(built.eval_model).metadata_props}
     assert json.loads(metadata["trainweb.loss_terms"]) == ["kind_loss", "age_loss"]
+
+
+def test_an_output_with_a_cross_entropy_has_a_perplexity() -> None:
+    data = rows("test", kind_labels="kind", age_labels="age")
+    with session(LOSS, "kind", "age") as s:
+        result = s.evaluate(data, metrics={"kind": "perplexity", "age": "mae"}, batch_size=4)
+        scores = s.predict({"x": data["x"]})["kind"].astype(np.float64)
+        history = s.fit(data, validation_data=data, metrics={"kind": "perplexity"}, **FIT)
+    entropies = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(scores)), data["kind_labels"]]
+    assert result["kind_perplexity"] == pytest.approx(np.exp(entropies.mean()), rel=1e-5)
+    assert history["val_kind_perplexity"] == pytest.approx(np.exp(history["val_kind_loss"]))
+
+
+OF_CLASSES = {"type": "CrossEntropyLoss", "weight": [1.0, 2.0, 3.0], "ignore_index": 1, "label_smoothing": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("loss", "has_one"),
+    [
+        ("CrossEntropyLoss", True),
+        (OF_CLASSES, True),
+        ({"type": "CrossEntropyLoss", "probabilities": True, "label_smoothing": 0.1, "weight": [1.0, 2.0, 3.0]}, True),
+        ({"type": "CrossEntropyLoss", "reduction": "sum"}, False),
+        *((name, False) for name in ("FocalLoss", "MSELoss", "BCEWithLogitsLoss", "KLDivLoss", "HuberLoss")),
+        ({"type": "FocalLoss", "ignore_index": 1}, False),
+    ],
+    ids=str,
+)
+def test_only_mean_cross_entropies_have_a_perplexity(loss: Any, has_one: bool) -> None:
+    name = loss if isinstance(loss, str) else loss["type"]
+    labels = rows("test", labels="kind")
+    if name not in ("CrossEntropyLoss", "FocalLoss") or "probabilities" in loss:
+        labels["labels"] = np.eye(3, dtype=np.float32)[labels["labels"]]
+    with session(loss, "kind") as s:
+        if has_one:
+            result = s.evaluate(labels, metrics="perplexity", batch_size=4)
+            assert result["perplexity"] == pytest.approx(np.exp(result["loss"]))
+        else:
+            with pytest.raises(ModelError, match="and the loss is none"):
+                s.evaluate(labels, metrics="perplexity")
+    if name == "CrossEntropyLoss":
+        with session(loss, "kind", sample_weight="w") as s, pytest.raises(ModelError, match="and the loss is none"):
+            s.evaluate({**labels, "w": np.ones(len(labels["x"]), np.float32)}, metrics="perplexity")
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        ["CrossEntropyLoss", {"name": "CrossEntropyLoss", "probabilities": True}],
+        [{"name": "CrossEntropyLoss", "probabilities": True}, "FocalLoss"],
+        ["KLDivLoss", "CrossEntropyLoss"],
+    ],
+    ids=str,
+)
+def test_terms_of_an_output_share_their_labels(terms: Any) -> None:
+    with pytest.raises(
+        ModelError, match=r"share the input 'kind_labels': (Cross|Focal).* takes classes here, .*mean"
+    ):
+        session({"kind": terms}, "kind")
+    with session({"kind": ["CrossEntropyLoss", "OutputGradient"]}, "kind") as s:
+        assert s.input_names() == ["x", "kind_labels", "kind_gradient"]
+
+
+def test_a_function_without_a_name_is_told_to_have_one() -> None:
+    with (
+        session(LOSS, "kind", "age") as s,
+        pytest.raises(TypeError, match="a function needs a name"),
+    ):
+        s.evaluate(rows("test", kind_labels="kind", age_labels="age"), metrics=[lambda a, b: 0.0])

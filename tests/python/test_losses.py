@@ -130,7 +130,11 @@ def test_all_arguments_are_settings(name: str) -> None:
 
 WRONG: list[tuple[Any, str]] = [
     ({"type": "CrossEntropyLoss", "label_smoothing": 1.5}, "label_smoothing is 1.5; it must be a number at least 0"),
-    ({"type": "CrossEntropyLoss", "weight": "a"}, "weight is 'a'; it must be an array of finite numbers"),
+    (
+        {"type": "CrossEntropyLoss", "weight": "a"},
+        "weight is 'a'; it must be an array of finite numbers, one for each class in their order",
+    ),
+    ({"type": "CrossEntropyLoss", "weight": {0: 1, 1: 2}}, "one for each class in their order"),
     ({"type": "CrossEntropyLoss", "weight": [1.0, float("nan"), 1.0, 1.0]}, "weight is"),
     ({"type": "CrossEntropyLoss", "ignore_index": 1.5}, "ignore_index is 1.5; it must be an integer"),
     ({"type": "HuberLoss", "delta": 0}, "delta is 0; it must be a number greater than 0"),

@@ -250,3 +250,44 @@ def test_auc_of_what_has_no_pairs() -> None:
         counted("auc", RNG.standard_normal((97, 3, 2)).astype(np.float32), CLASSES)
     with pytest.raises(FeedError, match="auc: the target 7 is not one of the 6 classes"):
         counted("auc", SCORES, np.full(97, 7))
+
+
+SMOOTHED = {"name": "CrossEntropyLoss", "label_smoothing": 0.1}
+DISTRIBUTIONS = {"name": "CrossEntropyLoss", "probabilities": True}
+
+
+@pytest.mark.parametrize("layout", ["NTC", "NCT"])
+@pytest.mark.parametrize(
+    ("loss", "weight"),
+    [
+        (DISTRIBUTIONS, None),
+        ({**DISTRIBUTIONS, "weights": [1.0, 2.0, 0.5, 3.0]}, None),
+        ({**DISTRIBUTIONS, "label_smoothing": 0.1}, "w"),
+        ([DISTRIBUTIONS, {**DISTRIBUTIONS, "label_smoothing": 0.1}], None),
+        (SMOOTHED, None),
+        (["CrossEntropyLoss", SMOOTHED], "w"),
+    ],
+    ids=str,
+)
+def test_outputs_with_losses_have_metrics_whatever_the_loss_makes_of_them(loss: Any, weight: Any, layout: str) -> None:
+    """As many steps as classes: only the loss tells which axis holds the classes."""
+    axis, rng = layout.index("C"), np.random.default_rng(3)
+    nodes = [helper.make_node("Mul", ["x", "f"], ["kind"]), helper.make_node("Mul", ["z", "f"], ["age"])]
+    shapes = {"kind": ["N", 4, 4], "age": ["N", 1]}
+    made = make_model(nodes, {"x": ["N", 4, 4], "z": ["N", 1]}, shapes, {"f": np.array([1.5], np.float32)})
+    terms = [{"name": one} if isinstance(one, str) else one for one in (loss if isinstance(loss, list) else [loss])]
+    by_output = {"kind": [{**one, "class_axis": axis} for one in terms], "age": "MSELoss"}
+    x, z = (rng.standard_normal((6, *dims)).astype(np.float32) for dims in ((4, 4), (1,)))
+    of_classes = labels = rng.integers(0, 4, (6, 4))
+    if DISTRIBUTIONS.items() <= terms[0].items():
+        shares = rng.dirichlet(np.ones(4), (6, 4)).astype(np.float32)
+        labels, of_classes = np.moveaxis(shares, -1, axis), shares.argmax(-1)
+    data = {"x": x, "z": z, "kind_labels": labels, "age_labels": 0 * z}
+    w = rng.random(6).astype(np.float32) if weight else np.ones(6)
+    options = {"loss": by_output, "optimizer": "SGD", "sample_weight": weight}
+    with trainweb.TrainingSession.from_model(made.SerializeToString(), **options) as s:
+        fed = data | ({"w": w} if weight else {})
+        result = s.evaluate(fed, metrics={"kind": "accuracy", "age": "mae"}, batch_size=4)
+    right = x.argmax(axis) == of_classes
+    assert result["kind_accuracy"] == pytest.approx((right.mean(1) * w).sum() / w.sum(), rel=1e-6)
+    assert result["age_mae"] == pytest.approx((np.abs(1.5 * z[:, 0]) * w).sum() / w.sum(), rel=1e-6)

@@ -87,6 +87,11 @@ def test_the_loss_of_a_fit_is_that_of_the_formula_and_margins_grow(least: int, m
     session.fit(data, epochs=6)
     found = margins(session, reference)
     assert (found > 0.1).all()
+    mixed = {name: array[[1, 0, 2, 3, 4, 5]] for name, array in batch.items()}
+    for rows, share in ((batch, 1), (mixed, 2 / 3)):
+        assert session.evaluate(rows, metrics="accuracy", batch_size=2)["accuracy"] == pytest.approx(share)
+    with pytest.raises(ModelError, match="metrics is 'f1'; it must be 'accuracy' for a DPOLoss: the share of pairs"):
+        session.evaluate(data, metrics="f1")
     assert len(list(session.generate([1, 2], max_tokens=4))) == 4
     assert session.evaluate(data)["loss"] == pytest.approx(np.log1p(np.exp(-BETA * found)).mean(), rel=1e-4)
 

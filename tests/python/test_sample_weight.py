@@ -224,10 +224,41 @@ def test_classes_and_rows_have_weights_together() -> None:
     assert result == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("metrics", [["auc"], [{"mine": lambda a, b: 0.0}]])
-def test_metrics_without_weights_are_refused(metrics: Any) -> None:
-    with pytest.raises(ModelError, match="is not computed with weights of rows"):
-        evaluated("CrossEntropyLoss", rows("train", labels="kind", w="w"), metrics, output="kind")
+def test_metrics_of_one_s_own_refuse_weights() -> None:
+    with pytest.raises(ModelError, match="A metric of your own gets no weights"):
+        evaluated("CrossEntropyLoss", rows("train", labels="kind", w="w"), [{"mine": lambda a, b: 0.0}], output="kind")
+
+
+def area(scores: np.ndarray, is_right: np.ndarray, w: np.ndarray) -> float:
+    """Of all pairs in float64: roc_auc_score(is_right, scores, sample_weight=w)."""
+    pairs = w[is_right][:, None] * w[~is_right]
+    apart = scores[is_right][:, None] - scores[~is_right]
+    return float((pairs * ((apart > 0) + 0.5 * (apart == 0))).sum() / pairs.sum())
+
+
+@pytest.mark.parametrize("average", ["macro", "none"])
+def test_areas_under_curves_have_weights(average: str) -> None:
+    data = rows("train", labels="kind", w="w")
+    with session("CrossEntropyLoss", "kind", sample_weight="w") as s:
+        result = s.evaluate(data, metrics={"type": "auc", "average": average}, batch_size=7)["auc"]
+        history = s.fit(
+            data, validation_data=data, metrics="auc", early_stopping={"metric": "auc", "patience": 1}, **FIT
+        )
+        scores = s.predict({"x": data["x"]})["kind"].astype(np.float64)
+        after = s.evaluate(data, metrics="auc")["auc"]
+    assert len(history["val_auc"]) >= 1 and isinstance(result, list) == (average == "none")
+    p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    areas = [area(p[:, c], data["labels"] == c, data["w"].astype(np.float64)) for c in range(3)]
+    assert after == pytest.approx(np.mean(areas), rel=1e-9)
+
+
+def test_areas_of_yes_or_no_scores_have_weights_too() -> None:
+    data = rows("train", labels="age", w="w")
+    data["labels"] = (data["labels"] > 0).astype(np.float32)
+    with session("BCEWithLogitsLoss", "age", sample_weight="w") as s:
+        result = s.evaluate(data, metrics="auc", batch_size=7)["auc"]
+        scores = s.predict({"x": data["x"]})["age"][:, 0].astype(np.float64)
+    assert result == pytest.approx(area(scores, data["labels"][:, 0] > 0, data["w"].astype(np.float64)), rel=1e-9)
 
 
 def test_the_share_for_validation_is_taken_of_the_labels_classes() -> None:
@@ -236,3 +267,89 @@ def test_the_share_for_validation_is_taken_of_the_labels_classes() -> None:
         s.fit(data, validation_split=0.3, stratify=True, **FIT)
         assert s.input_names() == ["x", "labels", "w"]
         assert s.predict({"x": data["x"]})["kind"].shape == (23, 3)
+
+
+CLASSES = np.array([1.0, 2.0, 0.5, 3.0])
+OF_LABELS = {
+    "plain": {},
+    "sum": {"reduction": "sum"},
+    "classes": {"weight": CLASSES.tolist(), "ignore_index": 1},
+    "smooth": {"label_smoothing": 0.2},
+    "distributions": {"probabilities": True},
+    "smooth distributions": {"probabilities": True, "weight": CLASSES.tolist(), "label_smoothing": 0.2},
+}
+LAYOUTS = {"NC": (5, 4), "NTC": (5, 3, 4), "NCT": (5, 4, 3), "NCHW": (2, 4, 3, 2)}
+
+
+def of_labels(layout: str, loss: dict[str, Any]) -> tuple[trainweb.TrainingSession, dict[str, np.ndarray]]:
+    """A session whose scores are its rows times a factor, with random data; weights have the shape of the labels."""
+    from onnx import helper
+    from tests.conformance.models import make_model
+
+    shape, axis = LAYOUTS[layout], layout.index("C")
+    names = [name if k != axis else 4 for k, name in enumerate(layout)]
+    nodes = [helper.make_node("Mul", ["x", "factor"], ["scores"])]
+    made = make_model(nodes, {"x": names}, {"scores": names}, {"factor": np.array([1.5], np.float32)})
+    settings = {"type": "CrossEntropyLoss", "class_axis": axis, **loss}
+    options = {"loss": settings, "optimizer": "SGD", "sample_weight": {"name": "w", "of": "labels"}}
+    rng, of_labels = np.random.default_rng(7), shape[:axis] + shape[axis + 1 :]
+    labels = rng.integers(0, 4, of_labels)
+    if loss.get("probabilities"):
+        labels = np.moveaxis(rng.dirichlet(np.ones(4), of_labels), -1, axis).astype(np.float32)
+    data = {"x": rng.standard_normal(shape).astype(np.float32), "labels": labels}
+    data["w"] = rng.choice([0, 0.5, 1, 2], of_labels).astype(np.float32)
+    return trainweb.TrainingSession.from_model(made.SerializeToString(), **options), data
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", OF_LABELS)
+def test_each_label_of_a_cross_entropy_has_a_weight(name: str, layout: str) -> None:
+    """PyTorch's formulas in float64: the loss of each label times its weight, over the divisor without weights."""
+    loss, axis = OF_LABELS[name], layout.index("C")
+    s, data = of_labels(layout, loss)
+    with s:
+        result = s.evaluate(data, metrics=["accuracy"], batch_size=2)
+        if loss.get("probabilities"):
+            missing = np.expand_dims(data["w"] == 0, axis)
+            s.fit({**data, "labels": np.where(missing, np.nan, data["labels"])}, epochs=1, batch_size=2)
+            assert np.isfinite(s.get_contiguous_parameters(False)).all()
+    scores = np.moveaxis(data["x"] * 1.5, axis, -1).astype(np.float64)
+    log_p = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
+    labels, w = data["labels"], data["w"].astype(np.float64)
+    classes = np.array(loss.get("weight", np.ones(4)))
+    counts = labels != loss.get("ignore_index", -1)
+    target = np.eye(4)[labels] if not loss.get("probabilities") else np.moveaxis(labels, axis, -1)
+    mean = 1.0 * w.size
+    if "ignore_index" in loss:
+        target = target * counts[..., None]
+        mean = (target * classes).sum()
+    smooth = loss.get("label_smoothing", 0)
+    parts = -(1 - smooth) * (target * classes * log_p).sum(-1) - smooth * (classes * log_p).mean(-1)
+    rows = len(w) if loss.get("reduction") == "sum" else mean
+    assert result["loss"] == pytest.approx((parts * w).sum() / rows, rel=1e-5)
+    right = scores.argmax(-1) == (target.argmax(-1) if loss.get("probabilities") else labels)
+    share = w * counts if "ignore_index" in loss else w
+    assert result["accuracy"] == pytest.approx((right * share).sum() / share.sum(), rel=1e-6)
+
+
+def test_weights_of_labels_that_have_one_loss_are_refused() -> None:
+    from onnx import helper
+    from tests.conformance.models import make_model
+
+    from trainweb import onnxblock
+    from trainweb.onnxblock import blocks
+
+    class OfRows(onnxblock.Block):
+        """A loss of each row, not of each label."""
+
+        def build(self, output: str) -> str:
+            apart = blocks.Sub()(output, blocks.InputLike(output)("labels"))
+            return str(blocks.ReduceMean(keepdims=False)(blocks.over_last_axis("ReduceSum", blocks.Abs()(apart))))
+
+    with pytest.raises(ModelError, match=r"sample_weight.of is 'labels'; it must be 'rows', because the loss has no"):
+        session(OfRows(), "kind", sample_weight={"name": "w", "of": "labels"})
+    nodes = [helper.make_node("Mul", ["x", "factor"], ["scores"])]
+    made = make_model(nodes, {"x": ["T", "N", 4]}, {"scores": ["T", "N", 4]}, {"factor": np.ones(1, np.float32)})
+    options = {"loss": "CTCLoss", "sample_weight": {"name": "w", "of": "labels"}}
+    with pytest.raises(ModelError, match=r"sample_weight.of is 'labels'; it must be 'rows', because the labels of a"):
+        trainweb.TrainingSession.from_model(made.SerializeToString(), **options)

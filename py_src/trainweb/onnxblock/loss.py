@@ -14,7 +14,7 @@ from trainweb.onnxblock import blocks, context
 from trainweb.onnxblock.blocks import Block, add_input_like, array_initializer
 from trainweb.onnxblock.context import add_node, generate_name, skip_names
 from trainweb.settings import Choice, NotNegative, Number, Positive, Weights, Whole, YesNo, checked
-from trainweb.spelling import IGNORED, LOG_PROBABILITIES
+from trainweb.spelling import DIFFERENCE, IGNORED, LOG_PROBABILITIES
 
 FLOAT, INT64 = DTYPE_CODES["float32"], DTYPE_CODES["int64"]
 Reduction = Annotated[str, Choice(("mean", "sum", "none"))]
@@ -637,7 +637,7 @@ class DPOLoss(Loss):
         add_node("Neg", [blocks.over_last_axis("ReduceSum", each)], [LOG_PROBABILITIES])
         pairs = blocks.add_initializer_of("int64", "pair_shape", [-1, 2])
         changes = self.add_node("Reshape", [blocks.Sub()(LOG_PROBABILITIES, reference_name), pairs])
-        difference = array_initializer(generate_name("dpo.difference"), [[self.beta], [-self.beta]])
+        difference = array_initializer(generate_name(DIFFERENCE), [[self.beta], [-self.beta]])
         margin = self.add_node("MatMul", [changes, difference])
         loss = blocks.Softplus()(blocks.Neg()(margin))
         if self.label_smoothing:

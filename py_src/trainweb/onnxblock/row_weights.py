@@ -12,11 +12,12 @@ from inspect import Parameter
 from typing import Any
 
 from trainweb import messages
+from trainweb.errors import ModelError
 from trainweb.loss_counts import CROSS_ENTROPIES, PASSING, Maker, label_count
-from trainweb.model.graph import SAMPLE_WEIGHT, Graph, Node, Value
+from trainweb.model.graph import SAMPLE_WEIGHT, Dim, Graph, Node, Value
 from trainweb.onnxblock import context
 from trainweb.onnxblock.blocks import Block
-from trainweb.onnxblock.loss import DPOLoss
+from trainweb.onnxblock.loss import CrossEntropyLoss, CTCLoss, DPOLoss
 from trainweb.settings import Choice, Field, Text, checked_values
 from trainweb.spelling import ARGUMENT
 
@@ -45,25 +46,35 @@ class RowWeights:
         settings = setting if isinstance(setting, Mapping) else {"name": setting}
         return cls(**checked_values(path, settings, SETTINGS, f"{path}."))
 
-    def weigh(self, loss: str, labels: Sequence[Value], first: int) -> None:
+    def weigh(self, loss: str, labels: Sequence[Value], first: int, axis: int | None = None) -> None:
         """Weigh the parts of a loss of the current model.
 
-        `labels` are the inputs that it compares; its nodes start at `first`.
+        `labels` are the inputs that it compares; its nodes start at `first`. Labels that are distributions have the
+        classes on `axis`, which their weights lack.
         """
         accessor = context.current()
         accessor.sync()
-        self._add_input(labels)
+        shape = self._add_input(labels, axis)
         graph = accessor.graph
         for value in labels:
             if value.dtype == "float32" and value.shape:
-                graph = self._without_labels(graph, value, first)
+                graph = self._without_labels(graph, value, first, axis)
         accessor.graph = self._weighed(graph, loss)
+        try:
+            accessor.inference()
+        except ModelError as error:
+            if self.of == "rows":
+                raise
+            raise _of_rows(f"the loss has no part for each label of the shape {list(shape)}. {error}") from error
 
-    def _add_input(self, labels: Sequence[Value]) -> None:
+    def _add_input(self, labels: Sequence[Value], axis: int | None) -> tuple[Dim, ...]:
+        """Add the input of weights, and return its shape."""
         accessor = context.current()
         graph = accessor.graph
         inputs = [v for v in (*labels, *graph.inputs) if isinstance(v, Value) and v.shape]
         shape = (inputs[0].shape or ())[: None if self.of == "labels" else 1] if inputs else ()
+        if self.of == "labels" and axis is not None:
+            shape = shape[:axis] + shape[axis + 1 :]
         known = next((v for v in inputs if v.name == self.name), None)
         is_other = known is None and accessor.has(self.name)
         if known is not None:
@@ -74,11 +85,15 @@ class RowWeights:
             raise messages.BAD_SETTING(name=ARGUMENT.sample_weight, value=self.name, expected=expected)
         if known is None:
             accessor.add_input(Value(self.name, "float32", shape))
+        return shape
 
-    def _without_labels(self, graph: Graph, labels: Value, first: int) -> Graph:
+    def _without_labels(self, graph: Graph, labels: Value, first: int, axis: int | None) -> Graph:
         """The graph in which labels of weight 0, which may be NaN, are 0 for the nodes from `first`."""
         make = Maker(graph, first, f"{self.name}.labels")
         weights, zero = self.shaped(make, len(labels.shape or ())), make.constant([0], "float32")
+        if self.of == "labels" and axis is not None:
+            row = make.node("ArgMax", [labels.name], axis=axis, keepdims=1)
+            weights = make.node("Reshape", [weights, make.node("Shape", [row])])
         cleared = make.node("Where", [make.node("Equal", [weights, zero]), zero, labels.name])
         nodes = make.graph.nodes
         for k in range(make.at, len(nodes)):
@@ -97,9 +112,10 @@ class RowWeights:
         node = _reduction_of(graph, loss)
         at = next(k for k, one in enumerate(graph.nodes) if one is node)
         make = Maker(graph, at, f"{self.name}.loss")
-        reduced = replace(node, inputs=[self._times(make, node.inputs[0]), *node.inputs[1:]])
         if node.op_type in CROSS_ENTROPIES:
             reduced = self._of_entropies(make, node)
+        else:
+            reduced = replace(node, inputs=[self._times(make, node.inputs[0]), *node.inputs[1:]])
         make.graph.nodes[make.at] = reduced
         return make.graph
 
@@ -172,9 +188,21 @@ def weighed(
     if weights is not None:
         if isinstance(loss, DPOLoss):  # of pairs of rows
             raise messages.NO_SAMPLE_WEIGHT(name=type(loss).__name__)
+        if isinstance(loss, CTCLoss) and weights.of == "labels":
+            raise _of_rows("the labels of a row have one loss")
         inputs = [v for v in accessor.graph.inputs if isinstance(v, Value)]
-        weights.weigh(name, [v for v in inputs if v.name not in before or v.name in labels], first)
+        values = [v for v in inputs if v.name not in before or v.name in labels]
+        axis = None
+        if isinstance(loss, CrossEntropyLoss) and loss.probabilities:
+            axis = loss.class_axis % len(values[0].shape or ())
+        weights.weigh(name, values, first, axis)
     return name
+
+
+def _of_rows(reason: str) -> Exception:
+    """The error of weights of labels that do not fit the loss."""
+    expected = f"'rows', because {reason}"
+    return messages.BAD_SETTING(name=f"{ARGUMENT.sample_weight}.of", value="labels", expected=expected)
 
 
 def _reduction_of(graph: Graph, loss: str) -> Node:

@@ -15,7 +15,7 @@ from trainweb import messages
 from trainweb.model.graph import LOSS_TERMS, Graph, take_name
 from trainweb.onnxblock import blocks, context
 from trainweb.onnxblock.blocks import Block
-from trainweb.onnxblock.loss import LOSSES, Loss
+from trainweb.onnxblock.loss import LOSSES, CrossEntropyLoss, FocalLoss, Loss
 from trainweb.onnxblock.row_weights import EVERY, RowWeights, labels_of, weighed, weights_of
 from trainweb.settings import Number, make
 
@@ -78,6 +78,16 @@ class Term:
         """The name of the loss."""
         return type(self.loss).__name__
 
+    @property
+    def is_labeled(self) -> bool:
+        """True for a loss by its name that compares the output with labels."""
+        return isinstance(self.loss, Loss) and bool(label_arguments(self.loss))
+
+    @property
+    def of_classes(self) -> bool:
+        """True if its labels are classes."""
+        return isinstance(self.loss, (CrossEntropyLoss, FocalLoss)) and not getattr(self.loss, "probabilities", False)
+
     def build(self, weights: RowWeights | None) -> str:
         """Name of the loss; its inputs are named after the output."""
         names = {}
@@ -108,6 +118,15 @@ class LossTerms(Block):
             for output, terms in loss.items()
             for term in (terms if isinstance(terms, (list, tuple)) else [terms])
         ]
+        for output in self.outputs:
+            kinds = {term.of_classes: term.kind for term in self.terms if term.output == output and term.is_labeled}
+            if len(kinds) > 1:
+                expected = (
+                    f"terms of the same labels, as all terms of an output share the input {labels_of(output)!r}: "
+                    f"{kinds[True]} takes classes here, {kinds[False]} numbers. Make probabilities of both targets "
+                    "yourself, such as a weighted mean"
+                )
+                raise messages.BAD_SETTING(name=f"loss.{output}", value=loss[output], expected=expected)
         self._names: list[str] = []
 
     @property

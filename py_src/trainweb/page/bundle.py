@@ -130,6 +130,7 @@ def session_header(
         "moving": models.moving,
         "pairs": models.own.pairs,
         "defaultPair": models.own.default,
+        "entropies": list(models.own.entropies.items()),
         "terms": models.own.terms,
         "weighsBatches": models.weighs_batches,
         "sampleWeights": models.own.weights,

@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 
 from trainweb import messages
 from trainweb.errors import ModelError
-from trainweb.metrics import Asked, OutputMetric, TermLoss, compared_with, make_metric, weights_in
+from trainweb.loss_counts import is_mean_entropy
+from trainweb.metrics import VIEWS, Asked, OutputMetric, TermLoss, compared_with, make_metric, met_by, weights_in
 from trainweb.model.graph import LOSS_TERMS, OF_OUTPUT, OWN_OUTPUTS, Graph, Value
 from trainweb.spelling import input_name
-
-VIEWS = ("Flatten", "Reshape", "Transpose")
-MOVING = "Transpose"
-"""The view that changes which axis holds the classes."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,8 @@ class ModelOutputs:
     them, `pairs` are predictions and targets that its loss compares. Else `compared` is what its loss compares with the
     last input. `default` has predictions and targets where `pairs` does not decide, None if unknown. `terms` are
     outputs whose weighted sum is the loss, if it has several. The inputs `weights` have weights of rows or labels, or
-    gradients of outputs; they are not among `inputs`.
+    gradients of outputs; they are not among `inputs`. `entropies` are mean cross entropies without such weights: terms
+    by outputs, and the loss by "".
     """
 
     own: list[str]
@@ -36,6 +34,7 @@ class ModelOutputs:
     inputs: list[str]
     terms: list[str] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
+    entropies: dict[str, str] = field(default_factory=dict)
 
     def pair(self, predictions: str | None, targets: str | None) -> tuple[str, str]:
         """Return what metrics compare; `predictions` and `targets` are the user's, or None.
@@ -69,10 +68,10 @@ class ModelOutputs:
             if output is not None and predictions is not None:
                 expected = "left out with metrics of outputs"
                 raise messages.BAD_SETTING(name="predictions", value=predictions, expected=expected)
-            if output is not None and not metric.reads_outputs:
-                expected = "a metric that compares outputs"
-                raise messages.BAD_SETTING(name=f"metrics.{output}", value=metric.name, expected=expected)
-            pair = self.pair(output or predictions, targets) if metric.reads_outputs else ("", "")
+            if not metric.reads_outputs and (output or "") not in self.entropies:
+                raise messages.NO_PERPLEXITY(name="the loss" if output is None else f"{output}_loss")
+            of_loss = self.entropies[output] if output and not metric.reads_outputs else "", ""
+            pair = self.pair(output or predictions, targets) if metric.reads_outputs else of_loss
             asked.append(Asked(key, metric, *pair))
         return [*asked, *(Asked(name, TermLoss(), name) for name in self.terms)]
 
@@ -89,13 +88,15 @@ def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str
     if not fed:
         return ModelOutputs(results[1:], None, [], (None, None), results, fed)
     noted, terms = noted_names(graph, OWN_OUTPUTS), [name for name in noted_names(graph, LOSS_TERMS) if name in results]
+    entropies = _entropies(graph, results[0], terms)
     if noted:
         pairs = _pairs(graph, [name for name in names if name not in weights], noted)
-        return ModelOutputs(noted, None, pairs, _default(graph, fed, noted), results, fed, terms, unlabeled)
+        default = _default(graph, fed, noted)
+        return ModelOutputs(noted, None, pairs, default, results, fed, terms, unlabeled, entropies)
     others, compared = results[1:], compared_with(graph, fed)
     own_outputs = others or ([] if compared is None else [_before_loss(graph, compared)])
     default = others[0] if len(others) == 1 else compared, fed[-1]
-    return ModelOutputs(own_outputs, compared, [], default, results, fed, terms, unlabeled)
+    return ModelOutputs(own_outputs, compared, [], default, results, fed, terms, unlabeled, entropies)
 
 
 def noted_names(graph: Graph, note: str) -> list[str]:
@@ -112,17 +113,15 @@ def noted_names(graph: Graph, note: str) -> list[str]:
 
 def _pairs(graph: Graph, inputs: Sequence[str], own: Sequence[str]) -> list[tuple[str, str]]:
     """Own outputs and the inputs that the loss compares them with."""
-    views = {node.outputs[0]: node for node in graph.nodes if node.op_type in VIEWS}
-    pairs = []
-    for targets in inputs:
-        compared = compared_with(graph, [*(name for name in inputs if name != targets), targets])
-        output, is_moved = compared, False
-        while output not in own and output in views:
-            is_moved = is_moved or views[output].op_type == MOVING
-            output = views[output].inputs[0]
-        if compared is not None and output is not None and output in own:
-            pairs.append((compared if is_moved else output, targets))
-    return pairs
+    met = [(met_by(graph, targets, inputs, own)[0], targets) for targets in inputs]
+    return [(output, targets) for output, targets in met if output is not None]
+
+
+def _entropies(graph: Graph, loss: str, terms: Sequence[str]) -> dict[str, str]:
+    """See `ModelOutputs.entropies`."""
+    weights, names = weights_in(graph), {"": loss} | {term.removesuffix("_loss"): term for term in terms}
+    weighed = list(names) if "" in weights else [labels.removesuffix("_labels") for labels in weights]
+    return {key: name for key, name in names.items() if key not in weighed and is_mean_entropy(graph, name)}
 
 
 def _default(graph: Graph, inputs: Sequence[str], own: list[str]) -> tuple[str | None, str | None]:

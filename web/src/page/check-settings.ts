@@ -34,7 +34,7 @@ export function asFields(what: string, choice: unknown): Fields {
   if (typeof choice === "string") {
     return { type: choice };
   }
-  const ofYours = what.startsWith("loss") ? "; the gradient of a loss that you compute goes to 'OutputGradient'" : "";
+  const ofYours = what.startsWith("loss") ? "; the gradient of a loss that you compute goes to 'OutputGradient'" : typeof choice === "function" ? "; a function needs a name: { name: function }" : "";
   refuseSettingIf(!isObject(choice), what, choice, `the name of one, or an object with a 'type'${ofYours}`);
   return choice as Fields;
 }

@@ -17,7 +17,7 @@ export interface WireMetric {
   readonly settings: readonly unknown[];
   /** Formula of a metric that follows from the loss; null: its plan has it. */
   readonly formula: Formula | null;
-  /** The output that it compares with the input `targets`, or a term of the loss. */
+  /** The output that it compares with the input `targets`, or a term of the loss; "" for a formula of the loss. */
   readonly predictions: string;
   readonly targets: string;
   /** The units of errors: deviations of standardized targets. */

@@ -98,6 +98,8 @@ export interface SessionInfo {
   readonly pairs: readonly (readonly [predictions: string, targets: string])[];
   /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
   readonly defaultPair: readonly [predictions: string | null, targets: string | null];
+  /** Mean cross entropies without weights of rows: the loss by "", its terms by their outputs. */
+  readonly entropies: readonly (readonly [output: string, loss: string])[];
   /** The inputs with weights of rows or labels, or gradients of outputs. */
   readonly sampleWeights: readonly string[];
   /** True if gradients of several batches can become the gradients of one large batch. */

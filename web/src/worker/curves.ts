@@ -9,21 +9,27 @@ export class Curves {
   readonly #name: string;
   readonly #rows: (readonly number[])[] = [];
   readonly #labels: number[] = [];
+  readonly #weights: number[] = [];
+  readonly #isWeighed: boolean;
 
-  constructor(name: string) {
+  /** @param isWeighed - true if the last score of each row is its weight */
+  constructor(name: string, isWeighed: boolean) {
     this.#name = name;
+    this.#isWeighed = isWeighed;
   }
 
   /** @throws FeedError unless predictions and targets have one value per row, and targets are classes */
   add(scores: NamedTensor, targets: NamedTensor): void {
-    const [rows = 0, classes = 1] = scores.dims;
+    const [rows = 0, width = 1] = scores.dims;
+    const classes = this.#isWeighed ? width - 1 : width;
     const values = valuesOf(scores);
     const labels = valuesOf(targets);
     if (labels.length !== rows || scores.dims.length > 2) {
       throw sessionError("AUC_SHAPE", { name: this.#name, scores: scores.dims, targets: targets.dims });
     }
     for (let k = 0; k < rows; k++) {
-      this.#rows.push(values.slice(k * classes, (k + 1) * classes));
+      this.#rows.push(values.slice(k * width, k * width + classes));
+      this.#weights.push(this.#isWeighed ? (values[(k + 1) * width - 1] as number) : 1);
     }
     for (const label of labels) {
       if (classes > 1 && !(Number.isInteger(label) && label >= 0 && label < classes)) {
@@ -38,13 +44,13 @@ export class Curves {
     const classes = this.#rows[0]?.length ?? 0;
     if (classes <= 2) {
       const scores = this.#rows.map((row) => (row.at(-1) as number) - (classes === 2 ? (row[0] as number) : 0));
-      return [areaUnderCurve(scores, this.#labels.map((label) => label > 0.5))];
+      return [areaUnderCurve(scores, this.#labels.map((label) => label > 0.5), this.#weights)];
     }
     // As in torchmetrics: the order within a class depends on the other scores.
     const areProbabilities = this.#rows.every((row) => row.every((score) => score >= 0 && score <= 1));
     const rows = areProbabilities ? this.#rows : this.#rows.map(softmax);
     return Array.from({ length: classes }, (_, c) =>
-      areaUnderCurve(rows.map((row) => row[c] as number), this.#labels.map((label) => label === c)),
+      areaUnderCurve(rows.map((row) => row[c] as number), this.#labels.map((label) => label === c), this.#weights),
     );
   }
 }
@@ -69,23 +75,27 @@ function softmax(row: readonly number[]): number[] {
   return powers.map((power) => power / sum);
 }
 
-/** The share of pairs (right row, other row) in which the right row scores higher. Equal scores count half. */
-function areaUnderCurve(scores: readonly number[], isRight: readonly boolean[]): number {
+/**
+ * The share of pairs (right row, other row) in which the right row scores higher. Equal scores count half, and a pair counts as
+ * the product of its weights.
+ */
+function areaUnderCurve(scores: readonly number[], isRight: readonly boolean[], weights: readonly number[]): number {
   if (scores.some((score) => Number.isNaN(score))) {
     return NaN;
   }
   const order = scores.map((_, k) => k).sort((a, b) => (scores[a] as number) - (scores[b] as number));
   let [right, below, wins] = [0, 0, 0];
   for (let [k, end] = [0, 0]; k < order.length; k = end) {
-    let hits = 0;
+    let [hits, others] = [0, 0];
     for (end = k; end < order.length && scores[order[end] as number] === scores[order[k] as number]; end++) {
-      hits += Number(isRight[order[end] as number]);
+      const row = order[end] as number;
+      const weight = weights[row] as number;
+      [hits, others] = isRight[row] === true ? [hits + weight, others] : [hits, others + weight];
     }
-    const others = end - k - hits;
     // Twice the pairs, so that halves are whole.
     wins += hits * (2 * below + others);
     below += others;
     right += hits;
   }
-  return wins / (2 * right * (scores.length - right));
+  return right * below === 0 ? NaN : wins / (2 * right * below);
 }

@@ -303,7 +303,6 @@ export function resolveMetrics(choices: unknown): ResolvedMetrics {
     const type = fields["type"] as MetricType;
     const settings = Object.values(withDefaults(fields, METRICS[type]));
     const formula = OF_LOSS[type] ?? null;
-    refuseSettingIf(output !== null && formula !== null, `metrics.${output}`, type, "a metric that compares outputs");
     return { key: output === null ? type : `${output}_${type}`, type, settings, formula, output };
   });
   checkNames([...metrics.map(({ key }) => key), ...functions.map(([name]) => name)]);
@@ -328,14 +327,17 @@ type PairNames = Pick<FitOptions, "predictions" | "targets">;
 
 /** The metrics to evaluate, checked against the model, with the terms of the loss. */
 export function resolveEvaluation(info: SessionInfo, names: PairNames, { metrics, functions }: ResolvedMetrics, units: Units): WireEvaluation {
-  const { hasEval, evalOutputNames, terms } = info;
+  const { hasEval, evalOutputNames, terms, entropies } = info;
   const [loss] = evalOutputNames;
   if (!hasEval || loss === undefined) {
     throw sessionError("NO_EVAL_MODEL", {});
   }
   const compared = metrics.map(({ output, ...metric }): WireMetric => {
     refuseSettingIf(output !== null && names.predictions !== undefined, "predictions", names.predictions, "left out with metrics of outputs");
-    const [predictions, targets] = metric.formula === null ? pairOf(info, output === null ? names : { ...names, predictions: output }) : ["", ""];
+    const entropy = entropies.find(([of]) => of === (output ?? ""));
+    refuseIf(metric.formula !== null && entropy === undefined, "NO_PERPLEXITY", { name: output === null ? "the loss" : `${output}_loss` });
+    const ofLoss = [output === null ? "" : (entropy?.[1] as string), ""] as const;
+    const [predictions, targets] = metric.formula === null ? pairOf(info, output === null ? names : { ...names, predictions: output }) : ofLoss;
     const scale = units.get(targets)?.std ?? [1];
     return { ...metric, type: metric.type === "mae" && scale.length > 1 ? "column_mae" : metric.type, predictions, targets, scale };
   });

@@ -228,6 +228,7 @@ const START = record({
   ownOutputs: names,
   pairs: optional(list(tuple(text, text)), []),
   defaultPair: optional(tuple(nullable(text), nullable(text)), undefined),
+  entropies: optional(list(tuple(text, text)), [["", ""] as const]),
   weighsBatches: optional(flag, false),
   sampleWeights: optional(names, []),
   terms: optional(names, []),

@@ -62,13 +62,13 @@ export class Totals {
       const result = resultOf(results, output);
       return times === 1 ? result : firstRows(result, (result.dims[0] ?? 1) / times);
     };
-    for (const { name, sums, faults, isPooled, isCollected } of this.#metrics) {
+    for (const { name, sums, faults, rows: names, isPooled, isCollected } of this.#metrics) {
       if (name === ROWS) {
         this.rows.push([firstOf(sums), firstOf(faults)]);
         continue;
       }
       if (isCollected) {
-        const curves = this.#curves.get(name) ?? new Curves(name);
+        const curves = this.#curves.get(name) ?? new Curves(name, names.includes("weights"));
         curves.add(firstOf(sums), firstOf(faults));
         this.#curves.set(name, curves);
         continue;
@@ -99,9 +99,10 @@ export class Totals {
     return (weighted / all) * (total / all);
   }
 
-  #value({ key, type, formula, targets, scale }: WireMetric, loss: number): MetricValue {
+  #value({ key, type, formula, predictions, targets, scale }: WireMetric, loss: number): MetricValue {
     if (formula !== null) {
-      return numberOf(formula, { loss });
+      const [total, all] = (this.#sums.get(predictions) ?? [[loss], [1]]).map(([sum]) => sum as number) as [number, number];
+      return numberOf(formula, { loss: total / all });
     }
     const metric = this.#metrics.find(({ name }) => name === key);
     const curves = this.#curves.get(key);

@@ -668,7 +668,7 @@ NO_BACKEND = Message(
     "There is no storage for checkpoints of backend {backend!r} here ({reason}). "
     "Leave out the backend to use another, or keep the bytes that save() returns.",
 )
-NO_PICTURES = Message(
+UNREAD_PICTURES = Message(
     UnsupportedError,
     "Reading a picture needs a browser, which decodes it. In Node, Deno and Bun give its pixels as a Tensor.",
 )

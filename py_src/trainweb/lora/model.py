@@ -103,8 +103,8 @@ def inject(
         raise TypeError("'config' says what the targets and modules_to_save are: give it or them.")
     else:
         targets, modules_to_save = instance_of(LoraConfig, "config", config).targets or None, config.modules_to_save
-    notes = {"base_model_name_or_path": base_model_name_or_path, "task_type": task_type}
-    config = replace(config, **{name: note for name, note in notes.items() if note is not None})
+    base_name = base_model_name_or_path or config.base_model_name_or_path
+    config = replace(config, base_model_name_or_path=base_name, task_type=task_type or config.task_type)
     saved = chosen(modules_to_save, owners(base), "modules_to_save", of_peft=of_peft) if modules_to_save else []
     base = base if config.ensure_weight_tying else untied(base, saved)
     layers = find_layers(base)

@@ -148,7 +148,7 @@ async function readPlace(sources: readonly ImageSource[], place: number, image: 
 }
 
 async function readResolved(source: ImageSource, options: ResolvedImageOptions): Promise<Tensor> {
-  refuseIf(typeof createImageBitmap === "undefined", "NO_PICTURES");
+  refuseIf(typeof createImageBitmap === "undefined", "UNREAD_PICTURES");
   const { width, height, channels, layout } = options;
   const image = await portable(source);
   const data = typeof OffscreenCanvas === "undefined" ? await imageValues(image, options) : await readInWorker(image, options);

@@ -309,7 +309,8 @@ def _loss(text: str | None) -> Any:
     from trainweb.artifacts import LossType
 
     if text is None or not text.startswith("{"):
-        return None if text is None else _member(LossType, "--loss", text)
+        # A text: the enumeration asks for the names of ONNX Runtime's inputs.
+        return None if text is None else _member(LossType, "--loss", text).name
     try:
         return json.loads(text)
     except ValueError as error:
@@ -563,6 +564,7 @@ def _compile(args: argparse.Namespace) -> None:
     from trainweb.checkpoint import write_file_atomically
     from trainweb.model.checks import Limits, check_memory_budget
     from trainweb.page.bundle import make_bundle
+    from trainweb.spelling import by_inputs
     from trainweb.training.models import SessionModels, read_models
 
     targets = args.device or ["wasm"]
@@ -578,7 +580,7 @@ def _compile(args: argparse.Namespace) -> None:
         memory_budget=check_memory_budget(args.memory_budget),
         halves=origin.halves,
     )
-    feeds = dict(parse_feed(text) for text in args.feed)
+    feeds = dict(by_inputs(dict(parse_feed(text) for text in args.feed), models.inputs["train"]))
     files = {k: p.read_bytes() for k, p in paths.items()}
     metrics = [json.loads(text) if text.startswith("{") else text for text in args.metric]
     bundle = make_bundle(models, origin, [feeds], files, metrics, targets)

@@ -26,6 +26,11 @@ RELEASED = Message(ReleasedError, "This session was released; create a new one."
 
 # Warnings of both languages; MISSING_CLASSES is another.
 
+DONE_FIT = Message(
+    ModelError,
+    "The fit of the checkpoint {name!r} ended before, after {epochs} epochs: nothing was trained. To train on, raise "
+    "'epochs' or the patience of early stopping. To start anew, delete the checkpoint, or give another name.",
+)
 NO_EFFECT = Message(UnsupportedError, "These options have no effect here: {options}.")
 LOCAL_STATISTICS = Message(
     UnsupportedError,
@@ -663,13 +668,19 @@ NO_ROOM = Message(
 NO_STORAGE = Message(
     StorageError,
     "There is no storage for checkpoints here, neither a private file system nor IndexedDB ({reason}). "
-    "Keep the bytes that saveCheckpoint returns.",
+    "Keep the bytes that save() returns.",
 )
+NO_STORE_FOLDER = Message(StorageError, "Outside of browsers name a folder: new CheckpointStore('checkpoints').")
 NO_BACKEND = Message(
     StorageError,
     "There is no storage for checkpoints of backend {backend!r} here ({reason}). "
-    "Leave out the backend to use another, or keep the bytes that saveCheckpoint returns.",
+    "Leave out the backend to use another, or keep the bytes that save() returns.",
 )
+UNREAD_PICTURES = Message(
+    UnsupportedError,
+    "Reading a picture needs a browser, which decodes it. In Node, Deno and Bun give its pixels as a Tensor.",
+)
+MODEL_AS_CHECKPOINT = Message(CheckpointError, "This is an ONNX model. Give the file that save() of a session made.")
 NO_SNAPSHOT = Message(CheckpointError, "This is not a store's checkpoint: its format is {actual!r}, not {expected!r}.")
 OTHER_SNAPSHOT = Message(CheckpointError, "The checkpoint belongs to a session with other {what}.")
 OTHER_PARAMETER = Message(

@@ -35,6 +35,7 @@ def test_labels_have_one_name_and_further_columns_are_left_out(js: JsPage) -> No
         for (const feeds of [{ x, labels: target }, { x, target }]) {
           steps.push((await own.runEvalStep(feeds))[own.evalOutputNames[0]].data[0]);
         }
+        await own.prepare({ x: [75, 5], target: [75, 3] });
         const values = [];
         const sources = [[{ x, labels: target }, "labels"], [{ x, target }, "target"], [{ x, labels: target, id }]];
         for (const [data, targets] of sources) {

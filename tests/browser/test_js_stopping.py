@@ -89,3 +89,31 @@ def test_calls_behind_a_step_in_slices_wait_for_it(either: JsPage) -> None:
         """
     )
     assert found == {"first": 0, "error": "FeedError", "steps": 1}
+
+
+def test_a_call_of_another_session_comes_between_two_steps_of_a_fit(js: JsPage) -> None:
+    """Sessions of other options have a worker of their own, and wait for no step."""
+    order = js.run(
+        f"""{START}
+        const other = await InferenceSession.create("/golden/mlp/base.onnx", {{ reproducible: true }});
+        const one = {{ x: new Tensor("float32", new Float32Array(10), [1, 10]) }};
+        for (const session of [inference, other]) await session.run(one);
+        const done = [];
+        let isFirst = true;
+        const ask = async (name, session) => {{
+          await session.run(one);
+          done.push(name);
+        }};
+        const asked = [];
+        const listen = ({{ type }}) => {{
+          if (type === "progress" && isFirst) {{
+            isFirst = false;
+            asked.push(ask("shared", inference), ask("own", other));
+          }}
+          if (type === "epoch") done.push("epoch");
+        }};
+        await s.fit({{ x, labels }}, {{ epochs: 1, batchSize: {ROWS // 25}, callbacks: [listen] }});
+        await Promise.all([...asked, s.release(), inference.release(), other.release()]);
+        return done;"""
+    )
+    assert sorted(order[:2]) == ["own", "shared"] and order[2] == "epoch"

@@ -331,3 +331,29 @@ def test_without_private_files_checkpoints_go_to_indexed_db(browser: Browser, pl
     assert kept == [["found", "run"]] and "trainweb" not in left
     assert steps[1] == 2 * steps[0], "the second fit goes on from the first"
     assert error["class"] == "StorageError"
+
+
+def test_a_fit_that_has_ended_says_that_nothing_is_trained(js: JsPage) -> None:
+    said = js.run(
+        f"""{STORE}
+        await store.delete("done");
+        const before = console.warn;
+        const found = [];
+        const all = [{{ epochs: 2 }}, {{ epochs: 2, learningRate: 0.5 }}, {{ epochs: 1 }}, {{ epochs: 3 }}];
+        for (const options of all) {{
+          const s = await open();
+          const notices = [];
+          console.warn = (...texts) => notices.push(texts.join(" "));
+          const checkpoint = {{ store, name: "done" }};
+          const {{ losses }} = await s.fit(data(), {{ batchSize: 20, ...options, checkpoint }});
+          console.warn = before;
+          found.push([losses.length, ...notices]);
+          await s.release();
+        }}
+        return found;"""
+    )
+    (first, *none), *over, (more, *none_of_more) = said
+    assert none == none_of_more == [] and more == 1.5 * first
+    for count, notice in over:
+        assert count == first
+        assert notice.startswith("trainweb: The fit of the checkpoint 'done' ended before, after 2 epochs: nothing was")

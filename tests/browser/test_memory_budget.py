@@ -102,7 +102,7 @@ def test_a_budget_changes_no_byte_and_tells_its_cost(browser: Browser, files: Si
     told = [text for text in found["said"] if str(memory["arenaWithoutBudget"]) in text]
     assert told and all(f"{memory['recomputedInstructions']} instructions run again" in text for text in told)
     assert from_bundle["refused"]["name"] == "SessionError"
-    assert found["unmet"]["name"] == "LimitError" and "not less than" in found["unmet"]["message"]
+    assert found["unmet"]["name"] == "LimitError" and "memoryBudget' must be at least" in found["unmet"]["message"]
 
 
 def test_sessions_of_different_budgets_are_cached_apart(browser: Browser, files: Site) -> None:

@@ -69,7 +69,7 @@ def trained_in_python() -> list[int]:
     return bits
 
 
-def test_a_store_without_storage_says_so() -> None:
+def test_a_store_without_a_folder_says_so() -> None:
     found = node(
         """import { CheckpointStore } from "trainweb";
         const store = new CheckpointStore();
@@ -82,7 +82,7 @@ def test_a_store_without_storage_says_so() -> None:
     errors, quota, persists = json.loads(found)
     assert len(errors) == 2 and quota == {"usage": None, "quota": None, "isPersistent": False} and not persists
     for error in errors:
-        assert error.startswith("StorageError There is no storage for checkpoints here, neither")
+        assert error.startswith("StorageError Outside of browsers name a folder: new Check")
 
 
 @pytest.mark.parametrize(("backend", "reason"), [("opfs", "private file system (OPFS)"), ("indexedDB", "IndexedDB")])
@@ -398,7 +398,7 @@ def test_console_log_says_what_sessions_and_datasets_are() -> None:
 
 
 def test_an_adapter_session_goes_on_in_another_process_from_a_file(tmp_path: Path) -> None:
-    """CheckpointStore needs a browser: a file does for Node."""
+    """A file of `save` does without a store."""
     code = f"""import {{ TrainingSession }} from "trainweb";
         import {{ rejects }} from "node:assert/strict";
         import {{ writeFile }} from "node:fs/promises";
@@ -449,3 +449,38 @@ def test_a_client_of_flower_without_websocket_says_so() -> None:
         const s = await TrainingSession.createFromModel("docs/first.onnx", { loss: "CrossEntropyLoss" });
         await joinFlower("ws://localhost:1", s, { train() {} }).catch((e) => console.log(e.name, e.message));"""
     assert node(code).startswith("SessionError No WebSocket is here: set globalThis.WebSocket, in Node 20")
+
+
+def test_a_picture_says_that_it_needs_a_browser() -> None:
+    code = """import { readImage, readImages } from "trainweb";
+        const size = { width: 4, height: 4 };
+        const files = [new Blob([new Uint8Array(9)]), "docs/images/demo.png"];
+        const calls = files.map((file) => () => readImage(file, size));
+        calls.push(async () => { for await (const row of readImages([new Blob()], { input: "x", ...size })); });
+        const said = [];
+        for (const call of calls) await call().catch(({ name, message }) => said.push(`${name} ${message}`));
+        console.log(JSON.stringify(said));"""
+    text = "UnsupportedError Reading a picture needs a browser, which decodes it. In Node, Deno and Bun give its pixels"
+    assert [message[: len(text)] for message in json.loads(node(code))] == [text] * 3
+
+
+def test_a_call_of_another_session_comes_between_two_steps_of_a_fit() -> None:
+    """Ports of Node hand out messages to themselves before those of others: a call waited for the end of the epoch."""
+    code = """import { Tensor, TrainingSession } from "trainweb";
+        const [rows, batchSize] = [2_000_000, 20_000];
+        const config = { loss: "CrossEntropyLoss" };
+        const open = () => TrainingSession.createFromModel("docs/first.onnx", config, { threads: 1 });
+        const [long, short] = [await open(), await open()];
+        const points = new Tensor("float32", [0, 0, 1, 1], [2, 2]);
+        await short.predict({ points });
+        const all = new Tensor("float32", new Float32Array(2 * rows), [rows, 2]);
+        const data = { points: all, labels: new Int32Array(rows) };
+        const done = [];
+        let steps = 0;
+        const listen = ({ type }) => {
+          if (type === "progress" && steps++ === 0) short.predict({ points }).then(() => done.push("predict"));
+          if (type === "epoch") done.push("epoch");
+        };
+        await long.fit(data, { epochs: 1, batchSize, shuffle: false, callbacks: [listen] });
+        console.log(done.join());"""
+    assert node(code) == "predict,epoch\n"

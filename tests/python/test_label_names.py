@@ -1,13 +1,17 @@
 """The input of labels is `labels` for every loss; `target` and the name of an output mean the same."""
 
+import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from tests.python.test_loss_terms import FIT, LOSS, rows, session
+from tests.python.test_loss_terms import FIT, LOSS, model, rows, session
 
-from trainweb.artifacts import LossType
+from trainweb.artifacts import LossType, build_artifacts
+from trainweb.cli import main
 from trainweb.data import Dataset
 from trainweb.errors import FeedError
 from trainweb.spelling import by_inputs, input_name
@@ -79,3 +83,37 @@ def test_a_loss_type_keeps_the_name_of_onnx_runtime(loss: Any, name: str) -> Non
         assert s.input_names() == ["x", name]
         with pytest.raises(FeedError, match=f"the model takes x, {name}"):
             s.evaluate({"x": rows("test")["x"]})
+
+
+def test_the_command_line_says_labels_and_takes_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Artifacts, reports and bundles of a loss whose input ONNX Runtime calls `target`."""
+    file = tmp_path / "model.onnx"
+    file.write_bytes(model("age"))
+    assert main(["check", str(file), "--loss", "MSELoss"]) == 0
+    assert re.search("^  labels: float32", capsys.readouterr().out, re.MULTILINE)
+    assert main(["artifacts", str(file), "--loss", "MSELoss", "-o", str(tmp_path / "own")]) == 0
+    (tmp_path / "theirs").mkdir()
+    build_artifacts(file, loss=LossType.MSELoss, optimizer="AdamW").write(tmp_path / "theirs")
+    data = rows("train", labels="age")
+    for folder, name in (("own", "labels"), ("theirs", "target")):
+        training = tmp_path / folder / "training_model.onnx"
+        assert name in [value.name for value in onnx.load(training).graph.input]
+        for given in ("labels", "target"):
+            out = tmp_path / f"{folder}.{given}.bundle"
+            sizes = {"x": data["x"].shape, given: data["labels"].shape}
+            feeds = [f"--feed={feed}=float32[{','.join(map(str, shape))}]" for feed, shape in sizes.items()]
+            assert main(["compile", str(tmp_path / folder), *feeds, "-o", str(out)]) == 0
+            assert out.stat().st_size > 0
+    capsys.readouterr()
+    feeds = ["--feed=x=float32[2,2]", "--feed=other=float32[2,1]"]
+    assert main(["compile", str(tmp_path / "own"), *feeds, "-o", str(tmp_path / "no.bundle")]) == 1
+
+
+@pytest.mark.parametrize("given", ["labels", "target"])
+def test_prepare_and_check_take_both_names(given: str) -> None:
+    with session("MSELoss", "age") as s:
+        data = rows("train", labels="age")
+        s.prepare({"x": data["x"].shape, given: data["labels"].shape})
+        compiled = s.memory()
+        s.train_step({"x": data["x"], "labels": data["labels"]})
+        assert s.memory() == compiled

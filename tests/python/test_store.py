@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -322,8 +323,12 @@ def test_a_checkpoint_of_another_session_is_refused() -> None:
     with session() as s:
         warm(s)
         file = s.save()
+        model = s.export()
     nominal, frozen = artifacts("mlp").nominal_checkpoint, build_artifacts(mlp(), loss="CrossEntropyLoss").checkpoint
     faults = {file: "the optimizer state of AdamW", file[:-9]: "truncated", b"{}": "not a checkpoint"}
+    forward = mlp() if isinstance(mlp(), bytes) else mlp().SerializeToString()
+    onnx_text = r"This is an ONNX model\. Give the file that save\(\) of a session made"
+    faults |= {model: onnx_text, forward: onnx_text, artifacts("mlp").training_model: onnx_text}
     faults |= {nominal: "nominal", frozen: "'fc1.bias' is trained \\[4\\] there, and frozen"}
     with session(optimizer="SGD") as other:
         before = everything(other)
@@ -331,3 +336,32 @@ def test_a_checkpoint_of_another_session_is_refused() -> None:
             with pytest.raises(CheckpointError, match=text):
                 other.load_checkpoint(wrong)
         assert everything(other) == before
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_over"),
+    [
+        ({"epochs": 2}, {"epochs": 2, "learning_rate": 0.5}, True),
+        ({"epochs": 3}, {"epochs": 1}, True),
+        ({"epochs": 9, "early_stopping": EARLY}, {"epochs": 9, "early_stopping": EARLY}, True),
+        ({"epochs": 2}, {"epochs": 3}, False),
+    ],
+    ids=["another rate", "fewer epochs", "early", "more epochs"],
+)
+def test_a_fit_that_has_ended_says_that_nothing_is_trained(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], is_over: bool
+) -> None:
+    checkpoint = {"store": tmp_path, "name": "run"}
+    plain = {"batch_size": 8, "validation_split": 0.4, "learning_rate": 0.3, "checkpoint": checkpoint}
+    counts = []
+    for options in (first, second):
+        with session() as s, warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            counts.append(len(Trainer(s).fit(rows(40), progress=False, **plain | options).losses))
+        notices = [str(one.message) for one in said if "ended before" in str(one.message)]
+        assert len(notices) == (options is second and is_over)
+    assert (counts[0] == counts[1]) == is_over
+    if is_over:
+        epochs = counts[0] // 3
+        text = f"The fit of the checkpoint 'run' ended before, after {epochs} epochs: nothing was trained. To train on"
+        assert notices[0].startswith(text)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trainweb.backend.description import Description
 from trainweb.errors import EngineError
 from trainweb.ir.layout import BATCHES_RAN, HEADER_CLASSES, HEADER_STATUS, RANGE_WORDS, TW_NO_MEMORY
+from trainweb.spelling import ARGUMENT
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -140,7 +141,10 @@ class Engine(ABC):
 
     def no_memory(self, nbytes: int) -> EngineError:
         """The error for so many bytes more."""
-        return EngineError(f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use).")
+        return EngineError(
+            f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use). "
+            f"Take smaller batches, set '{ARGUMENT.memory_budget}', or freeze layers."
+        )
 
     def range(self, ptr: int, count: int) -> NumberRange:
         """Return the range of float32 numbers. Raise EngineError unless they lie in an allocated block."""

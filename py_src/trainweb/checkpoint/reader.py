@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .. import messages
 from ..errors import CheckpointError, LimitError, TrainwebError
 from ..model.checks import MAX_RANK, ONNX_DTYPES, Limits, check_data, check_shape, describe_bytes
 from ..model.external_data import check_range, open_beneath, read_at
@@ -19,6 +21,8 @@ from ..model.remote import RangedFile, RemoteRange, tensor_of
 from .contents import Property, SessionContents
 
 IDENTIFIER = b"ODTC"
+ONNX_START = re.compile(rb"\x08[\x01-\x1f][\x12\x1a\x22\x32\x3a\x42]")
+"""Version of the IR, and the next field of ModelProto that has a text or a message."""
 VERSION = 2
 """Written by ONNX Runtime training 1.17 to 1.19, and here."""
 
@@ -72,6 +76,8 @@ class _FileBeside:
 
 
 def _read(data: bytes | memoryview | RangedFile, beside: _FileBeside | None) -> SessionContents:
+    if ONNX_START.match(bytes(data[:3])):
+        raise messages.MODEL_AS_CHECKPOINT()
     try:
         buffer = Buffer(data, "checkpoint", CheckpointError)
         if buffer.identifier != IDENTIFIER:

@@ -18,6 +18,7 @@ from weakref import WeakSet
 import numpy as np
 
 from trainweb import messages
+from trainweb.arguments import warn
 from trainweb.backend.base import StagedBatches
 from trainweb.data.dataset import Dataset
 from trainweb.data.rows import Batch
@@ -239,6 +240,8 @@ def events(plan: FitPlan, run: Run) -> Generator[Fetch | None, None, None]:
                 break
         if plan.early and plan.early.is_over:
             run.history.ended = "early"
+        if plan.checkpoint is not None and fit.trains_nothing:
+            warn(str(messages.DONE_FIT(name=plan.checkpoint.name, epochs=len(run.history.epochs))))
         fit.restore()
 
 
@@ -271,6 +274,8 @@ class _Fit:
         """The rows that are left of it, where several batches run at once."""
         self.best: np.ndarray | None = None
         """The parameters of the best epoch."""
+        self.trains_nothing = False
+        """The fit of the checkpoint has ended."""
 
     def end(self) -> None:
         """Let go of the session and of the data."""
@@ -292,6 +297,8 @@ class _Fit:
         self.kernel.terms = at.terms
         for epoch in history.epochs:
             self._learn_of(epoch)
+        is_over = self.plan.early is not None and self.plan.early.is_over
+        self.trains_nothing = at.epoch >= self.plan.epochs or is_over
 
     def _save(self) -> None:
         if self.plan.checkpoint is not None:

@@ -17,7 +17,7 @@ from trainweb.checkpoint import write_file_atomically
 from trainweb.checkpoint.contents import ParameterHolder
 from trainweb.errors import CheckpointError, UnsupportedError
 from trainweb.lora.adapter import Adapter
-from trainweb.lora.config import LoraConfig, chosen, listed, shown
+from trainweb.lora.config import NOTES, LoraConfig, chosen, listed, shown
 from trainweb.lora.kinds import LINEAR, Layer, add_adapter, start_values
 from trainweb.lora.layers import find_layers, is_stored_by_columns
 from trainweb.lora.merge import column_norms, lies_in, merged_weights, tied_layers
@@ -160,6 +160,8 @@ class LoraModel:
         for name, tensor in tensors.items():
             if name not in self._saved or name in holder.trainable:
                 holder.set(tensor)
+        notes = {name: value for name in NOTES if (value := getattr(adapter.config, name)) is not None}
+        self.config = replace(self.config, **notes)
 
     def _checked(self, adapter: Adapter) -> dict[str, Tensor]:
         """The tensors of an adapter as this model stores them. Raise CheckpointError for one of another model."""

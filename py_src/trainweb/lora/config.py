@@ -21,7 +21,6 @@ LEAST_FLOAT32, MOST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 WITHOUT_EFFECT = {
     "auto_mapping",
-    "base_model_name_or_path",
     "corda_config",
     "eva_config",
     "inference_mode",
@@ -32,7 +31,6 @@ WITHOUT_EFFECT = {
     "qalora_group_size",
     "revision",
     "runtime_config",
-    "task_type",
 }
 """Settings of PEFT that say where an adapter comes from, or that only others give a meaning."""
 INITS_OF_PEFT = ("true", "false", "gaussian", "orthogonal", "eva")
@@ -41,6 +39,8 @@ CHOOSING = ("exclude_modules", "layers_pattern", "layers_to_transform")
 """Settings of PEFT that narrow the choice of modules, and are not read."""
 MERGE = " In PEFT, merge_and_unload() puts the adapter into the base. Export that model."
 PEFT_TYPE = "LORA"
+NOTES = ("base_model_name_or_path", "task_type")
+"""Fields of a configuration by which PEFT's Auto classes open the base."""
 OF_PEFT = {"targets": "target_modules", "rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout"}
 """Settings that have other names in PEFT."""
 PREFIX = "base_model.model."
@@ -76,6 +76,8 @@ class LoraConfig:
         Other ranks and alphas of some modules, by expressions for their names or last parts of names.
     ensure_weight_tying : bool
         A tied table of `modules_to_save` stays tied. Otherwise each module has a copy of it, as in PEFT.
+    base_model_name_or_path, task_type : str, optional
+        PEFT's notes by which its Auto classes open the base. Nothing here depends on them.
     """
 
     targets: tuple[str, ...] | str
@@ -89,6 +91,8 @@ class LoraConfig:
     rank_pattern: Mapping[str, int] = field(default_factory=dict)
     alpha_pattern: Mapping[str, float] = field(default_factory=dict)
     ensure_weight_tying: bool = False
+    base_model_name_or_path: str | None = None
+    task_type: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
@@ -105,6 +109,9 @@ class LoraConfig:
                 raise ModelError(f"{name} is {shown(getattr(self, name))}; it must be true or false.")
         if not _is_number(self.dropout) or not 0 <= self.dropout < 1:
             raise ModelError(f"dropout is {shown(self.dropout)}; it must be at least 0 and less than 1.")
+        for name in NOTES:
+            if not isinstance(getattr(self, name), str | None):
+                raise ModelError(f"{name} is {shown(getattr(self, name))}; it must be a text.")
         for name in ("rank_pattern", "alpha_pattern"):
             if not isinstance(getattr(self, name), Mapping):
                 raise ModelError(f"{name} is {shown(getattr(self, name))}; it must be an object.")
@@ -139,7 +146,6 @@ class LoraConfig:
             del settings["ensure_weight_tying"]  # older PEFT does not know it
         settings |= {
             "alpha_pattern": dict(self.alpha_pattern),
-            "base_model_name_or_path": None,
             "bias": "none",
             "inference_mode": True,
             "init_lora_weights": True,
@@ -147,7 +153,6 @@ class LoraConfig:
             "peft_type": PEFT_TYPE,
             "rank_pattern": dict(self.rank_pattern),
             "target_modules": self.targets if isinstance(self.targets, str) else list(self.targets),
-            "task_type": None,
         }
         return dict(sorted(settings.items()))
 

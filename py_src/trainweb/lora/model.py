@@ -23,7 +23,7 @@ from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.transforms import constants_to_initializers
-from trainweb.settings import Choice, Count, Fraction, Modules, Positive, Seed, YesNo
+from trainweb.settings import Choice, Count, Fraction, Modules, Positive, Seed, Text, YesNo
 
 
 @checks_keywords
@@ -39,6 +39,8 @@ def inject(
     use_dora: YesNo = False,
     modules_to_save: Annotated[Sequence[str] | str, Modules()] | None = None,
     seed: Seed = 0,
+    base_model_name_or_path: Annotated[str, Text()] | None = None,
+    task_type: Annotated[str, Text()] | None = None,
     config: LoraConfig | None = None,
 ) -> LoraModel:
     """Put low-rank adapters beside weights of a forward model.
@@ -68,6 +70,10 @@ def inject(
         Modules to train whole and to save with the adapters, such as a new head.
     seed : int
         Seed of the random numbers.
+    base_model_name_or_path : str, optional
+        Name or folder of the base at Hugging Face, which `save` notes for `AutoPeftModel` of PEFT.
+    task_type : str, optional
+        Task that `save` notes for it, such as "CAUSAL_LM".
     config : LoraConfig, optional
         All of it at once, as `Adapter.load(...).config` has it; then `targets` to `modules_to_save` are not given.
 
@@ -97,6 +103,8 @@ def inject(
         raise TypeError("'config' says what the targets and modules_to_save are: give it or them.")
     else:
         targets, modules_to_save = instance_of(LoraConfig, "config", config).targets or None, config.modules_to_save
+    base_name = base_model_name_or_path or config.base_model_name_or_path
+    config = replace(config, base_model_name_or_path=base_name, task_type=task_type or config.task_type)
     saved = chosen(modules_to_save, owners(base), "modules_to_save", of_peft=of_peft) if modules_to_save else []
     base = base if config.ensure_weight_tying else untied(base, saved)
     layers = find_layers(base)

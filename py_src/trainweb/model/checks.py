@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, Protocol, SupportsBytes, cast, overload
 
 from ..errors import LimitError, ModelError, UnsupportedError
+from ..spelling import ARGUMENT
 from .graph import ITEM_SIZE, LOOP_ITERATIONS, NIBBLES, Dim, Graph, Node, data_bytes
 
 ONNX_DTYPES = {
@@ -382,5 +383,5 @@ def check_opsets(imports: Iterable[Any], where: str) -> dict[str, int]:
 def check_memory_budget(budget: object) -> int | None:
     """The option memory_budget of a session, if it is a number of bytes; None for no budget."""
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
-        raise LimitError(f"The option memory_budget must be a whole number of bytes >= 1, not {budget!r}.")
+        raise LimitError(f"The option {ARGUMENT.memory_budget!r} must be a whole number of bytes >= 1, not {budget!r}.")
     return budget

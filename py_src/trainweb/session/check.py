@@ -45,6 +45,7 @@ from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.shapes import ShapeInference
 from trainweb.session.creation import FILES
 from trainweb.session.example import Feed, example_code
+from trainweb.spelling import by_inputs
 from trainweb.training.contents import start_segments
 from trainweb.training.models import SessionModels, check_feed
 from trainweb.training.state import CheckpointState
@@ -456,7 +457,7 @@ def _signature(
         from trainweb.training.arrays import as_feed
     inference.table.fix(dims)
     tensors = {}
-    for name, array in feeds.items():
+    for name, array in by_inputs(feeds, inputs).items():
         if name not in inputs:
             raise messages.UNKNOWN_FEED(name=name, names=", ".join(inputs))
         tensors[name] = as_feed(name, array, inputs[name].dtype)

@@ -43,6 +43,7 @@ from trainweb.model.graph import Graph, Tensor, Value, as_float32
 from trainweb.model.lazy import join_parts
 from trainweb.ops.frame.infer import may_decide
 from trainweb.ops.optim.operators import LIMITS, MOMENTS
+from trainweb.spelling import by_inputs
 from trainweb.training.contents import NEW_SEED, ContentsInMemory, go_on_from_file, leave, write_contents
 from trainweb.training.decoder import Decoder
 from trainweb.training.export import export_model
@@ -245,7 +246,7 @@ class SessionCore:
         return self.plans.other("optimizer", self.models.compile_optimizer)
 
     def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        mapping("shapes", shapes)
+        shapes = by_inputs(mapping("shapes", shapes), self.inputs["train"])
         self.check_step("train")
         # The plan of the train step is compiled last: where only one plan is kept, it is this one.
         kinds = (TRAIN,) if self.models.graphs["eval"] is None else (EVAL, TRAIN)

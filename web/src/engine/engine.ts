@@ -27,6 +27,9 @@ import { MAX_PAGES, withSharedMemory } from "./wasm-module.js";
 /** True if the built script is this module's own. Other scripts pass the address of the workers. */
 declare const TRAINWEB_NAMES_ASSETS: boolean;
 
+/** Advice at the end of the memory. */
+const LESS = "Take a smaller batchSize, set the option memoryBudget, or freeze layers.";
+
 /** Pages reserved for memory, from generous to modest: not every device has 4 GiB of addresses. */
 const MOST_PAGES = [MAX_PAGES, MAX_PAGES / 2, MAX_PAGES / 4, MAX_PAGES / 8];
 
@@ -227,7 +230,7 @@ export class Engine extends Opaque {
   /** The error for so many bytes more. */
   noMemory(nbytes: number): EngineError {
     const mib = Math.ceil(nbytes / 2 ** 20);
-    return new EngineError(`out of memory: ${mib} MiB more do not fit beside the ${this.bytesInUse >>> 20} MiB in use.`);
+    return new EngineError(`out of memory: ${mib} MiB more do not fit beside the ${this.bytesInUse >>> 20} MiB in use. ${LESS}`);
   }
 
   /** A session of the kernels, by its address. */

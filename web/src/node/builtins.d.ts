@@ -25,12 +25,22 @@ declare module "node:fs" {
 }
 
 declare module "node:fs/promises" {
+  export interface FileHandle {
+    writeFile(data: Uint8Array): Promise<void>;
+    sync(): Promise<void>;
+    close(): Promise<void>;
+  }
+
+  export function mkdir(folder: string, options: { readonly recursive: true }): Promise<string | undefined>;
   export function mkdtemp(prefix: string): Promise<string>;
+  export function open(path: string, flags: "r" | "w"): Promise<FileHandle>;
   export function readdir(folder: string): Promise<string[]>;
   export function readFile(file: URL): Promise<Uint8Array<ArrayBuffer>>;
   export function realpath(path: string): Promise<string>;
-  export function stat(path: string | URL): Promise<{ isDirectory(): boolean; readonly size: number }>;
-  export function rm(path: string, options: { readonly recursive: true }): Promise<void>;
+  export function rename(path: string, to: string): Promise<void>;
+  export function rm(path: string, options: { readonly recursive?: true; readonly force?: true }): Promise<void>;
+  export function stat(path: string | URL): Promise<{ isDirectory(): boolean; readonly size: number; readonly mtimeMs: number }>;
+  export function statfs(path: string): Promise<{ readonly bsize: number; readonly blocks: number; readonly bfree: number }>;
   export function writeFile(path: string, data: Uint8Array): Promise<void>;
 }
 
@@ -40,6 +50,7 @@ declare module "node:module" {
 
 declare module "node:path" {
   export function join(...parts: readonly string[]): string;
+  export function resolve(path: string): string;
 }
 
 declare module "node:zlib" {
@@ -61,6 +72,7 @@ declare module "node:process" {
   export function exit(): never;
   const process: {
     readonly env: Readonly<Record<string, string>>;
+    readonly pid: number;
     readonly platform: string;
     cwd(): string;
   };

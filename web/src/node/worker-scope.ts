@@ -7,6 +7,8 @@ import { availableParallelism } from "node:os";
 import { exit } from "node:process";
 import { parentPort, workerData } from "node:worker_threads";
 
+import { setDisk } from "../storage/disk.js";
+import { DISK } from "./disk.js";
 import { withFiles } from "./files.js";
 import { ThreadWorker, transferred } from "./thread-worker.js";
 
@@ -51,6 +53,7 @@ function becomeWorker(gpu: unknown): void {
   }
 }
 
+setDisk(DISK);
 becomeWorker(await openGpu(gpuModule));
 // Not resolved by bundlers: it lies where the page's script says.
 await import(/* @vite-ignore */ /* webpackIgnore: true */ /* turbopackIgnore: true */ script);

@@ -9,6 +9,7 @@ import { checkOptions } from "../data/nearest.js";
 import { permutation, RandomStream, seedWith, type Draw } from "../data/random.js";
 import type { Row } from "../data/rows.js";
 import { isObject } from "../wire/kinds.js";
+import { refuseIf } from "../wire/messages.js";
 import { FeedError, throwIf } from "../wire/errors.js";
 import type { Changes, PortableImage, ResolvedImageOptions } from "../wire/images.js";
 import { absolute } from "./assets.js";
@@ -57,8 +58,7 @@ function resolveImageOptions(options: ImageOptions): ResolvedImageOptions {
  * worker; in the page where there is no `OffscreenCanvas`.
  *
  * @throws FeedError when it cannot be fetched or decoded, stalls (`env.timeouts.stall`) or has no pixels; LimitError
- *   when
- *   a file that is fetched is too large; ModelError when an option is wrong
+ *   when a file that is fetched is too large; ModelError when an option is wrong; UnsupportedError outside of browsers
  */
 export async function readImage(source: ImageSource, options: ImageOptions): Promise<Tensor> {
   return readResolved(source, resolveImageOptions(options));
@@ -148,6 +148,7 @@ async function readPlace(sources: readonly ImageSource[], place: number, image: 
 }
 
 async function readResolved(source: ImageSource, options: ResolvedImageOptions): Promise<Tensor> {
+  refuseIf(typeof createImageBitmap === "undefined", "UNREAD_PICTURES");
   const { width, height, channels, layout } = options;
   const image = await portable(source);
   const data = typeof OffscreenCanvas === "undefined" ? await imageValues(image, options) : await readInWorker(image, options);

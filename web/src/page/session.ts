@@ -3,6 +3,7 @@
 
 import type { Tensor, TypedTensor } from "onnxruntime-common";
 
+import { byInputs } from "../wire/feed-names.js";
 import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
@@ -490,7 +491,8 @@ export class TrainingSession extends SessionMethods {
   async prepare(shapes: Readonly<Record<string, readonly number[]>>): Promise<void> {
     this.#channel.check();
     mustBe(isObject(shapes), "shapes", "an object of input names and dims", shapes);
-    await this.#steps.follow(this.#channel.post(null, () => this.#channel.callOf("prepare", [shapes])));
+    const named = byInputs(shapes, this.trainingInputNames);
+    await this.#steps.follow(this.#channel.post(null, () => this.#channel.callOf("prepare", [named])));
   }
 
   /**

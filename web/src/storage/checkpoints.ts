@@ -1,10 +1,14 @@
-/** Checkpoints by name: in the private file system, or in IndexedDB where there is none. In the page and its workers. */
+/**
+ * Checkpoints by name: in the private file system, or in IndexedDB where there is none, in Node on disk. In the page and
+ * its workers.
+ */
 
 import { MAX_NAME } from "../wire/constants.js";
 import type { CheckpointFolder } from "../wire/fit.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import { databaseFault, deleteEntry, listEntries, readEntry, writeEntry } from "./database.js";
+import { findDisk, type Disk } from "./disk.js";
 import { hasSlot, listSlots, openFolder, readNewest, removeSlots, writeSlot, type SlotEntry } from "./slots.js";
 
 const FOLDERS = ["trainweb", "checkpoints"];
@@ -14,15 +18,20 @@ const PATIENCE_MS = 3_000;
 /**
  * Find the storage for checkpoints.
  *
+ * @param folder - in the storage, or a path; null: the usual one of a page
  * @param chosen - where they have to be kept; null: where there is room for them
  * @throws StorageError where there is none
  */
-export async function findBackend(chosen: CheckpointFolder["backend"] | null): Promise<CheckpointFolder["backend"]> {
+export async function findFolder(folder: string | null, chosen: CheckpointFolder["backend"] | null): Promise<CheckpointFolder> {
   const faults: string[] = [];
+  const disk = findDisk();
+  if (disk !== null && (chosen ?? "disk") === "disk") {
+    return { folder: disk.absolute(folder ?? raise("NO_STORE_FOLDER")), backend: "disk" };
+  }
   for (const backend of chosen === null ? (["opfs", "indexedDB"] as const) : [chosen]) {
-    const fault = await (backend === "opfs" ? openFolder(FOLDERS).then(() => null, messageOf) : databaseFault());
+    const fault = await faultOf(backend);
     if (fault === null) {
-      return backend;
+      return { folder: folder ?? "default", backend };
     }
     faults.push(fault);
   }
@@ -30,11 +39,26 @@ export async function findBackend(chosen: CheckpointFolder["backend"] | null): P
   throw chosen === null ? sessionError("NO_STORAGE", { reason }) : sessionError("NO_BACKEND", { backend: chosen, reason });
 }
 
+async function faultOf(backend: CheckpointFolder["backend"]): Promise<string | null> {
+  if (backend === "disk") {
+    return "pages have no disk";
+  }
+  return backend === "opfs" ? openFolder(FOLDERS).then(() => null, messageOf) : databaseFault();
+}
+
 /** The contents; null where there is no such checkpoint. @throws CheckpointError when it is damaged */
 export async function readCheckpoint(where: CheckpointFolder, name: string): Promise<Uint8Array<ArrayBuffer> | null> {
-  const contents = where.backend === "indexedDB" ? await readEntry(where.folder, checked(name)) : await readFromSlots(where, name);
+  const files = filesOf(where);
+  const contents = files === null ? await readFromSlots(where, name) : await files.read(where.folder, checked(name));
   return contents === false ? raise("CHECKPOINT_DAMAGED", { name, folder: where.folder }) : contents;
 }
+
+/** The storages that keep a file by its folder and name; null: the slots do. */
+function filesOf({ backend }: CheckpointFolder): Omit<Disk, "absolute" | "room"> | null {
+  return backend === "opfs" ? null : backend === "disk" ? findDisk() : DATABASE;
+}
+
+const DATABASE = { read: readEntry, write: writeEntry, remove: deleteEntry, list: listEntries };
 
 async function readFromSlots(where: CheckpointFolder, name: string): Promise<Uint8Array<ArrayBuffer> | null | false> {
   const folder = await openSlots(where);
@@ -46,33 +70,30 @@ async function readFromSlots(where: CheckpointFolder, name: string): Promise<Uin
 /** Write a checkpoint. @throws StorageError when there is no room; the one before is intact */
 export async function writeCheckpoint(where: CheckpointFolder, name: string, bytes: Uint8Array): Promise<void> {
   try {
-    if (where.backend === "indexedDB") {
-      await writeEntry(where.folder, checked(name), bytes);
-    } else {
-      await writeSlot(await openSlots(where), coded(name), bytes);
-    }
+    await (filesOf(where)?.write(where.folder, checked(name), bytes) ?? writeSlot(await openSlots(where), coded(name), bytes));
   } catch (error) {
     throw await explained(error, where, name, bytes.length);
   }
 }
 
 export async function removeCheckpoint(where: CheckpointFolder, name: string): Promise<void> {
-  if (where.backend === "indexedDB") {
-    await deleteEntry(where.folder, checked(name));
-  } else {
-    await removeSlots(await openSlots(where), coded(name));
-  }
+  await (filesOf(where)?.remove(where.folder, checked(name)) ?? removeSlots(await openSlots(where), coded(name)));
 }
 
 /** List the checkpoints, by name. */
 export async function listCheckpoints(where: CheckpointFolder): Promise<SlotEntry[]> {
-  const isDatabase = where.backend === "indexedDB";
-  const entries = isDatabase ? await listEntries(where.folder) : await listSlots(await openSlots(where));
-  // A name that `coded` does not produce belongs to a file from elsewhere.
-  const ours = isDatabase ? entries : entries.filter(({ name }) => isCoded(name));
-  const named = isDatabase ? ours : ours.map((entry) => ({ ...entry, name: decodeURIComponent(entry.name) }));
-  return named.sort((a, b) => (a.name < b.name ? -1 : 1));
+  const entries = (await filesOf(where)?.list(where.folder)) ?? (await listOfSlots(where));
+  return entries.sort((a, b) => (a.name < b.name ? -1 : 1));
 }
+
+async function listOfSlots(where: CheckpointFolder): Promise<SlotEntry[]> {
+  const entries = await listSlots(await openSlots(where));
+  // A name that `coded` does not produce belongs to a file from elsewhere.
+  return entries.filter(({ name }) => isCoded(name)).map((entry) => ({ ...entry, name: decodeURIComponent(entry.name) }));
+}
+
+/** In use by this thread, where there are no locks: in Node. */
+const held = new Set<string>();
 
 /**
  * Do something with exclusive use of a checkpoint, in this tab and all others.
@@ -83,7 +104,9 @@ export async function withCheckpoint<T>(where: CheckpointFolder, name: string, a
   const locks = globalThis.navigator?.locks;
   const lock = `trainweb-checkpoint-${where.backend}-${where.folder}/${checked(name)}`;
   if (locks === undefined) {
-    return action();
+    refuseIf(held.has(lock), "CHECKPOINT_IN_USE", { name });
+    held.add(lock);
+    return action().finally(() => held.delete(lock));
   }
   let isHeld = false;
   const signal = AbortSignal.timeout(PATIENCE_MS);
@@ -125,7 +148,7 @@ function isCoded(name: string): boolean {
 function checked(name: unknown): string {
   let length = 0;
   try {
-    length = typeof name === "string" ? encodeURIComponent(name).length : 0;
+    length = typeof name === "string" ? encodeURIComponent(name).replace(/[!'()*]/g, "%00").length : 0;
   } catch {
     // Half of a pair of surrogates.
   }
@@ -133,12 +156,17 @@ function checked(name: unknown): string {
   return name as string;
 }
 
+/** Codes of errors of a disk or a quota that is full, and of a file that is too large for the file system. */
+const FULL: readonly string[] = ["ENOSPC", "EDQUOT", "EFBIG"];
+
 /** The error to throw for a failed write. */
-async function explained(error: unknown, { folder }: CheckpointFolder, name: string, needed: number): Promise<unknown> {
-  if (!(error instanceof DOMException) || error.name !== "QuotaExceededError") {
+async function explained(error: unknown, { folder, backend }: CheckpointFolder, name: string, needed: number): Promise<unknown> {
+  const { name: kind, code, message } = error as DOMException & { readonly code: unknown };
+  if (!(backend === "disk" ? FULL.includes(String(code)) : kind === "QuotaExceededError")) {
     return error;
   }
-  const { usage = null, quota = null } = (await globalThis.navigator?.storage?.estimate?.()) ?? {};
-  const reason = quota === null ? error.message : `${usage ?? 0} of ${quota} bytes are in use`;
+  const room = backend === "disk" ? findDisk()?.room(folder) : globalThis.navigator?.storage?.estimate?.();
+  const { usage = null, quota = null } = (await room) ?? {};
+  const reason = quota === null ? message : `${usage ?? 0} of ${quota} bytes are in use`;
   return Object.assign(sessionError("NO_ROOM", { name, needed, folder, reason }), { needed, usage, quota });
 }

@@ -10,7 +10,7 @@ import { sha256 } from "../wire/sha256.js";
 const MAGIC = 0x53425754; // "TWBS"
 const VERSION = 1;
 /** Magic, version, sequence number, 0, length (u64), SHA-256 of the contents, SHA-256 of all this (first half). */
-const HEADER_BYTES = 72;
+export const HEADER_BYTES = 72;
 const CONTENTS_HASH = 24;
 const HEADER_HASH = 56;
 export const SLOTS = [0, 1] as const;
@@ -185,7 +185,7 @@ export async function removeEntry(folder: FileSystemDirectoryHandle, name: strin
   }
 }
 
-async function makeHeader(sequence: number, bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
+export async function makeHeader(sequence: number, bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
   const header = new Uint8Array(HEADER_BYTES);
   const view = new DataView(header.buffer);
   view.setUint32(0, MAGIC, true);

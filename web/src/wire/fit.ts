@@ -42,10 +42,10 @@ export interface WireEvaluation {
   readonly unit: Unit | undefined;
 }
 
-/** The place of checkpoints: a storage of the browser, and a folder in it. */
+/** The place of checkpoints: a storage of the browser or the disk, and a folder in it. */
 export interface CheckpointFolder {
   readonly folder: string;
-  readonly backend: "opfs" | "indexedDB";
+  readonly backend: "opfs" | "indexedDB" | "disk";
 }
 
 export interface FitCheckpoint {

@@ -22,6 +22,7 @@ from trainweb.ir.expr import MATH, walk
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA
 from trainweb.ir.program import Program, Recomputation
+from trainweb.spelling import ARGUMENT
 
 WORK_PER_BYTE = 4
 """Operations in the time that it takes to move a byte: some 50 GFLOP/s against 12 GB/s."""
@@ -62,8 +63,9 @@ def rematerialise(program: Program, context: Context) -> None:
                 return
             reachable = min(reachable, max(needed, limit))
     raise LimitError(
-        f"The workspace of this model takes {full} bytes for these shapes, and not less than {reachable} with "
-        f"everything computed again that can be; the option memory_budget is {budget}."
+        f"The option '{ARGUMENT.memory_budget}' must be at least {reachable} for these shapes, not {budget}: bytes of "
+        "the workspace with everything computed again that can be. A smaller batch needs less. "
+        f"Without a budget it takes {full}."
     )
 
 

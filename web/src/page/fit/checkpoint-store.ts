@@ -1,7 +1,7 @@
-/** `CheckpointStore`: named checkpoints of sessions in the browser's own storage. */
+/** `CheckpointStore`: named checkpoints of sessions in the browser's own storage, in Node in a folder on disk. */
 
 import {
-  findBackend,
+  findFolder,
   listCheckpoints,
   readCheckpoint,
   removeCheckpoint,
@@ -34,6 +34,8 @@ export interface StorageQuota {
   readonly isPersistent: boolean;
 }
 
+const BACKENDS: readonly string[] = ["opfs", "indexedDB", "disk"] satisfies readonly CheckpointFolder["backend"][];
+
 /** A session, as the store knows it. */
 export interface StoredSession {
   /** @internal */
@@ -44,32 +46,34 @@ export interface StoredSession {
 
 /**
  * Named checkpoints, each with all that an exact resume needs. They are in the private file system of this origin, or
- * in IndexedDB where there is none. A crash during a write leaves the old checkpoint or the new one. Each has a
- * checksum, and other tabs cannot use it while a fit has it. Pages and Python use the same
- * format, so `read` and `write` move training between them.
+ * in IndexedDB where there is none. In Node, Deno and Bun they are files in a folder on disk, the same as Python's. A
+ * crash during a write leaves the old checkpoint or the new one. Each has a checksum, and other tabs cannot use it
+ * while a fit has it; other processes on a disk can. Pages and Python use the same format, so `read` and `write` move
+ * training between them.
  */
 export class CheckpointStore extends Opaque {
-  readonly #folder: string;
+  readonly #folder: string | null;
   readonly #chosen: CheckpointFolder["backend"] | null;
   #where: Promise<CheckpointFolder> | null = null;
 
   /**
-   * @param folder - of the origin's checkpoints, for several programs of one origin; default "default"
-   * @param options - `backend`: "opfs" or "indexedDB"; default: the first, where the browser has it
+   * @param folder - of the origin's checkpoints, for several programs of one origin; default "default". In Node a path,
+   *   which has no default; it is made when the first checkpoint is written
+   * @param options - `backend`: "opfs", "indexedDB" or "disk"; default: the first that is there
    * @throws ModelError for a wrong argument; TypeError for an unknown option
    */
-  constructor(folder = "default", options: { readonly backend?: CheckpointFolder["backend"] | null } = {}) {
+  constructor(folder: string | null = null, options: { readonly backend?: CheckpointFolder["backend"] | null } = {}) {
     super();
     const { backend = null } = checkOptions("CheckpointStore", options, { backend: true });
-    refuseSettingIf(typeof folder !== "string" || folder === "", "folder", folder, "a text");
-    refuseSettingIf(backend !== null && backend !== "opfs" && backend !== "indexedDB", "backend", backend, "opfs or indexedDB");
+    refuseSettingIf(folder !== null && (typeof folder !== "string" || folder === ""), "folder", folder, "a text");
+    refuseSettingIf(backend !== null && !BACKENDS.includes(backend), "backend", backend, "opfs, indexedDB or disk");
     this.#folder = folder;
     this.#chosen = backend;
   }
 
   /** @internal */
   where(): Promise<CheckpointFolder> {
-    this.#where ??= findBackend(this.#chosen).then((backend) => ({ folder: this.#folder, backend }));
+    this.#where ??= findFolder(this.#folder, this.#chosen);
     return this.#where;
   }
 

@@ -28,7 +28,8 @@ import type {
   WireBatch,
   WireEvaluation,
 } from "../../wire/fit.js";
-import { refuseIf } from "../../wire/messages.js";
+import { log } from "../../wire/log.js";
+import { refuseIf, sessionError } from "../../wire/messages.js";
 import { canShareMemory } from "../../wire/platform.js";
 import type { Answer, Call, Feed, MaybePromise, Method, NamedTensor, SessionInfo } from "../../wire/protocol.js";
 import { buffersIn, callOf } from "../client.js";
@@ -253,6 +254,9 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
       this.#history.bestEpoch = bestEpoch;
       await this.#host.run(callOf("runFit", [info.handle]));
       this.#throwIfAborted();
+      if (epochs.length > 0 && this.#history.losses.length === losses.length && this.#history.ended !== "stopped") {
+        log("warning", sessionError("DONE_FIT", { name: plan.checkpoint?.name, epochs: epochs.length }).message);
+      }
     } finally {
       signal?.removeEventListener("abort", abort);
       gate.close();

@@ -9,6 +9,9 @@ const SLICE_MS = 1000 * SLICE_S;
 /** The least time between two reports of the progress: a frame. */
 const FRAME_MS = 16;
 
+/** In Node, whose ports hand out all that they get on the way before those of others have a turn. */
+const immediate = (globalThis as { readonly setImmediate?: (callback: () => void) => unknown }).setImmediate;
+
 /** Messages of the page, and reports to it. */
 export class Control {
   readonly #port: MessagePort;
@@ -114,6 +117,10 @@ export class Control {
   /** A turn of the event loop, in which the worker receives waiting messages. */
   #turn(): Promise<void> {
     return new Promise((resolve) => {
+      if (immediate !== undefined) {
+        immediate(resolve);
+        return;
+      }
       this.#self.port1.onmessage = () => resolve();
       this.#self.port2.postMessage(null);
     });

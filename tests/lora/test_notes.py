@@ -39,7 +39,8 @@ def test_an_adapter_brings_its_notes_into_a_session() -> None:
 
 
 def test_settings_say_the_notes() -> None:
-    saved = inject(MODEL, rank=2, **NOTES).adapter().config_json
+    name, task = NOTES.values()
+    saved = inject(MODEL, rank=2, base_model_name_or_path=name, task_type=task).adapter().config_json
     assert {name: json.loads(saved)[name] for name in NOTES} == NOTES
     without = json.loads(inject(MODEL, rank=2).adapter().config_json)
     assert {without[name] for name in NOTES} == {None}

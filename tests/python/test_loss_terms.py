@@ -320,9 +320,7 @@ def test_only_mean_cross_entropies_have_a_perplexity(loss: Any, has_one: bool) -
     ids=str,
 )
 def test_terms_of_an_output_share_their_labels(terms: Any) -> None:
-    with pytest.raises(
-        ModelError, match=r"share the input 'kind_labels': (Cross|Focal).* takes classes here, .*mean"
-    ):
+    with pytest.raises(ModelError, match=r"share the input 'kind_labels': (Cross|Focal).* takes classes here, .*mean"):
         session({"kind": terms}, "kind")
     with session({"kind": ["CrossEntropyLoss", "OutputGradient"]}, "kind") as s:
         assert s.input_names() == ["x", "kind_labels", "kind_gradient"]

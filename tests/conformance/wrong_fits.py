@@ -57,7 +57,7 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
         changed(2, labels=["no", "yes"]),
         {},
         "FeedError",
-        "'labels' has texts, .* (float|Number)\\(\\) of digits, .*'categories'",
+        "'labels' has texts, .* parsing digits, .*'categories'",
     ),
     (
         Data([{"x": "a fox", "labels": 1}]),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainweb.artifacts.buffers import folded_norms
@@ -80,12 +80,19 @@ def _remark_on_dropout(graph: Graph, constants: Mapping[str, Tensor]) -> list[st
 
 def remark_on_norms(graph: Graph, chosen: Selection, batch_norm: str | None) -> list[str]:
     """Batch normalizations that are not as the file or the option says: folded, retrained, or none to decide for."""
-    return [*_remark_on_folded_norms(graph, chosen.held), *_remark_on_modes(graph, chosen, batch_norm)]
+    return [*_remark_on_folded_norms(graph, chosen), *_remark_on_modes(graph, chosen, batch_norm)]
 
 
-def _remark_on_folded_norms(graph: Graph, held: Sequence[str]) -> list[str]:
-    """Folded norms of which nothing `held` would keep the statistics anyway."""
-    modules = [name for name in folded_norms(graph) if not any(matching(one, [f"{name}.running_mean"]) for one in held)]
+def _remark_on_folded_norms(graph: Graph, chosen: Selection) -> list[str]:
+    """Norms folded into layers. In training mode, those whose statistics no frozen parameter would keep anyway."""
+    statistics = {f"{name}.running_mean": name for name in folded_norms(graph)}
+    modules = [name for key, name in statistics.items() if not any(matching(one, [key]) for one in chosen.held)]
+    if not modules and chosen.folded:
+        return [
+            f"{len(chosen.trainable)} tensors are trained. Batch normalizations ({len(chosen.folded)}, such as "
+            f"{chosen.folded[0]!r}) are folded into the layers before them and trained with these. For training "
+            "exactly as in PyTorch export with optimize=False."
+        ]
     if not modules:
         return []
     more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""

@@ -106,9 +106,9 @@ def _remark_on_modes(graph: Graph, chosen: Selection, batch_norm: str | None) ->
     norms = retrained_norms(graph, chosen.trainable, batch_norm and "train", chosen.frozen)
     if batch_norm is not None:
         in_vain = (
-            f"{ARGUMENT.batch_norm}={batch_norm!r} changes no node: the file has no BatchNormalization in inference "
-            "mode that is trained. Nodes in training mode stay in it, unless "
-            f"{ARGUMENT.frozen_params} names their running mean and variance."
+            f"{ARGUMENT.batch_norm}={batch_norm!r} changes nothing here: leave it out. It is for batch normalizations "
+            "that are in inference mode in the file and are trained, and there are none. To hold the statistics of one "
+            f"in training mode, name its running mean and variance in {ARGUMENT.frozen_params}."
         )
         return [] if norms else [in_vain]
     if not norms:

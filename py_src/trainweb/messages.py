@@ -63,8 +63,7 @@ PROXIMAL_CHECKPOINT = Message(
 NEEDS_EXTRA = Message(UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]', in CPython.")
 BEYOND_BOUND = Message(
     ModelError,
-    "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or give all members a larger "
-    "bound.",
+    "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or give all a larger.",
 )
 MASKED_TWICE = Message(SessionError, "This member has already masked an update: begin a new round with new keys.")
 NO_MEMBER = Message(
@@ -384,7 +383,9 @@ TABLE_TYPE = Message(
     "{name!r} is {actual}; the step {step!r} takes {expected}. Make numbers of digits (float, Number), float32 of "
     "other numbers, and columns of names by '{argument.one_hot}'. Whole numbers are labels already.",
 )
-TABLE_WHOLE = Message(FeedError, "Row {row} has {value!r} as {name!r}; the step 'one_hot' takes whole numbers.")
+TABLE_WHOLE = Message(
+    FeedError, "Row {row} has {value!r} as {name!r}; the step 'one_hot' takes whole numbers: fill missing ones before."
+)
 TABLE_TEXT = Message(FeedError, "{name!r} is {actual}; {step!r} takes texts. For a missing one, give its fill value.")
 TABLE_MOMENTS = Message(
     FeedError,
@@ -392,10 +393,7 @@ TABLE_MOMENTS = Message(
     "'{argument.fill_mean}' or '{argument.fill_median}', or drop such rows.",
 )
 TABLE_CENTRE = Message(FeedError, "{name!r} has infinity or numbers too large to add up in column {column}.")
-TABLE_EMPTY = Message(
-    FeedError,
-    "{name!r} has no number in column {column}, only NaN: there is no value to fill in. Leave the column out.",
-)
+TABLE_EMPTY = Message(FeedError, "{name!r} has no number in column {column}, only NaN: leave the column out.")
 TABLE_WIDTH = Message(FeedError, "{name!r} has {actual} values in a row; the preprocessing was fitted on {expected}.")
 TABLE_CATEGORY = Message(
     FeedError,
@@ -534,6 +532,7 @@ NOT_A_PAIR = Message(
     "Pair {position} of 'pairs' has no column {column!r}: each has 'prompt', 'chosen' and 'rejected', which are texts, "
     "or turns of a chat.",
 )
+NO_REFERENCE = Message(ModelError, "The session of 'reference' needs the loss 'DPOLoss': give it when you create it.")
 NO_ANSWER = Message(
     FeedError,
     "Text {position} is a chat whose last message does not have the role 'assistant': there is nothing to learn.",

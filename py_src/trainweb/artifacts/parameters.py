@@ -210,6 +210,8 @@ def _expand(
         if not names and not (lost and argument == "frozen_params"):
             if any(name.startswith(f"{pattern}.") for name in initializers):
                 lost = f" For all parameters of the module write '{pattern}\\\\..*'."
+            if "but" in pattern and "head" in pattern:
+                lost = ' To freeze all but a new head, give "all but head" instead of names.'
             raise ModelError(
                 f"Node arg {pattern:.80} is not found. In {ARGUMENT[argument]}, it is neither an initializer nor a "
                 f"regular expression for one; there are {_some(list(initializers))}.{lost}"

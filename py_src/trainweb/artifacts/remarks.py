@@ -11,6 +11,7 @@ from typing import Any
 
 from trainweb.artifacts.buffers import folded_norms
 from trainweb.artifacts.parameters import Selection
+from trainweb.control.repeat import with_bodies
 from trainweb.model.graph import SMOOTHING, Graph, Node, Tensor
 from trainweb.model.uses import MOVES_OF_ONE
 from trainweb.onnxblock.transforms import retrained_norms
@@ -57,6 +58,14 @@ def remark_on_smoothing(graph: Graph) -> list[str]:
         f"Label smoothing of {share}, which torch's exporter leaves out, was put back from the file's notes."
         for share in shares
     ]
+
+
+def remark_on_unread(graph: Graph) -> list[str]:
+    """Inputs that no node reads, as torch leaves one of two that were given one tensor in the export."""
+    read = {name for node in with_bodies(graph).nodes for name in node.inputs}.union(v.name for v in graph.outputs)
+    names = ", ".join(repr(value.name) for value in graph.inputs if value.name not in read)
+    way = "The exporter takes one tensor, given for two inputs, for one input: give each a tensor of its own."
+    return [f"No node reads these inputs, so their data changes nothing: {names}. {way}"] if names else []
 
 
 def _remark_on_dropout(graph: Graph, constants: Mapping[str, Tensor]) -> list[str]:

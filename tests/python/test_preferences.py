@@ -158,6 +158,7 @@ def test_wrong_pairs_and_sessions_are_named() -> None:
             TypeError, match=f"^'reference' must be a TrainingSession with the loss 'DPOLoss', got {part}"
         ):
             Dataset.from_preferences(PAIRS, Letters(), length=LENGTH, reference=reference)
+    inference.release()
     with pytest.raises(LimitError, match="6 rows of length 1000000000 take 48000000000 bytes"):
         Dataset.from_preferences(PAIRS, Letters(), length=10**9, reference=session)
     with pytest.warns(UserWarning, match="These columns of the texts are not read: score_chosen, source"):

@@ -106,7 +106,8 @@ def replace_head(graph: Graph, settings: Mapping[str, Any], keep: Collection[str
         *ones, _ = result.initializers[bias].shape
         _set(result, bias, (*ones, classes), _drawn(draw, bound, (classes,)))
     _infer_outputs(result, layer, old)
-    warn(f"The head {layer.module!r} is new: its {old} classes became {classes}, and its weights are random.")
+    change = f" It had {old} classes." if classes != old else ""
+    warn(f"The head {layer.module!r} is new: it has {classes} classes and random weights.{change}")
     return result, layer.module, [layer.weight, *([bias] if bias is not None else [])]
 
 

@@ -24,7 +24,8 @@ from trainweb.message import Message
 
 RELEASED = Message(ReleasedError, "This session was released; create a new one.")
 
-# Warnings of both languages; MISSING_CLASSES is another.
+# Warnings of both languages. Others are FURTHER_COLUMNS, MISSING_CLASSES, PADDED_CLASSES, PROMPT_DIFFERS and
+# UNPREPARED_VALIDATION.
 
 DONE_FIT = Message(
     ModelError,
@@ -67,8 +68,7 @@ PROXIMAL_CHECKPOINT = Message(
 NEEDS_EXTRA = Message(UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]', in CPython.")
 BEYOND_BOUND = Message(
     ModelError,
-    "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or give all members a larger "
-    "bound.",
+    "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or give all a larger.",
 )
 MASKED_TWICE = Message(SessionError, "This member has already masked an update: begin a new round with new keys.")
 NO_MEMBER = Message(
@@ -227,17 +227,23 @@ FILE_WITHOUT_CLASS = Message(
 )
 FOLDER_WITHOUT_CLASS = Message(FeedError, "The folder {folder!r} is not one of the classes: {names}.")
 NO_PICTURES = Message(FeedError, "There are no pictures: the folder or list has no file that is named as one.")
+PARTS_OF_DATA = Message(
+    FeedError,
+    "The folders {names} are parts of the data, and the classes are the folders in them: {deeper}. List each part by "
+    "itself, the second with the 'classes' of the first. If the parts are the classes, name them in 'classes'.",
+)
 CLASS_WITHOUT_FILES = Message(FeedError, "The class {name!r} has no files; there are folders {names}.")
 COLUMN_ROWS = Message(
     FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
 NO_TENSOR = Message(FeedError, "{name!r} is {actual}: give a tensor, as 'readImage' makes of a picture, or arrays.")
-DATES = Message(FeedError, "{name!r} has dates. Days are numbers: dates.astype('datetime64[D]').astype('float32').")
+DATES = Message(FeedError, "{name!r} has dates. Days are numbers: np.asarray(dates, 'M8[D]').astype('float32').")
 SEVERAL_SETS = Message(FeedError, "{name!r} is a data set of its own: give only one of them, as data[{name!r}].")
 NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows: one row is a list of one.")
 OBJECTS_IN_COLUMN = Message(
     FeedError,
-    "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing texts, as "
+    "{name!r} has Python objects of type {kinds}. Row {row} has {value!r}. A column has only numbers or only texts. "
+    "Drop rows without a label: df.dropna(subset=[{name!r}]). Fill other missing texts, as "
     "astype(object).fillna('none') of pandas and fill_null('none') of polars do, or convert numbers to float32.",
 )
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
@@ -258,17 +264,18 @@ TIME_FIRST = Message(
     "{name!r} has the shape {shape!r} in the file, and {other!r} counts rows by {symbol!r}: rows must be the first "
     "axis of each input. Export the model so, as batch_first=True of PyTorch's recurrent layers does.",
 )
-NO_INPUT = Message(
+NO_INPUT = Message(FeedError, "The {source} has no {name!r}; it has {names}, and the model takes {inputs}. Give it.")
+OTHER_NAME = Message(FeedError, NO_INPUT.text.replace("Give it.", "Rename {other!r} to {name!r}."))
+NOT_PREPARED = Message(
     FeedError,
-    "The {source} has no {name!r}; it has {names}, and the model takes {inputs}. Give it, or apply the steps of the "
-    "training rows that make it: 'concat', 'map', 'preprocess' with 'preprocessing', 'inputs' of {argument.from_text}.",
+    f"{NO_INPUT.text[:-1]}, or apply the steps of the training rows that make it: 'concat', 'map', 'preprocess' with "
+    "'preprocessing', 'inputs' of {argument.from_text}.",
 )
 UNPREPARED_VALIDATION = Message(
     FeedError,
     "The training rows have steps that the {source} lack: {steps}. Give 'preprocess' of the {source} the "
     "'preprocessing' of the training data.",
 )
-"""A warning, of both languages."""
 DATA_SHAPE = Message(
     FeedError,
     "{name!r} has shape {actual!r} in {where}. The model takes {batch} for a batch, so {row} for a row.",
@@ -307,7 +314,7 @@ RAGGED_VALUE = Message(FeedError, "Row {position} of the data has no array as {n
 DISPOSED_VALUE = Message(
     FeedError, "Row {position} of the data has a disposed tensor as {name!r}: keep tensors until the fit ends."
 )
-IN_ROW = Message(FeedError, "{reason} It is in {name!r} of row {row} of the {data} ({place}).")
+IN_ROW = Message(FeedError, "{name!r} of row {row} of the {data} is out of range ({place}). {reason}")
 NAN_IN_ROW = Message(
     NumericsError,
     "{reason} {name!r} has {value!r} in row {row} of the {data}. Fill NaN of features by '{argument.fill_median}'. "
@@ -326,7 +333,6 @@ PADDED_CLASSES = Message(
     "'bucket' pads {name!r} with 0, which counts as a class. Give another number for it in 'padded', such as -100, and "
     "the loss '{argument.ignore_index}' -100; or 0, to keep it.",
 )
-"""A warning, of both languages."""
 NOT_PADDED = Message(
     FeedError,
     "{name!r} of a row of length {length} is {actual}: the first axis of a padded input must have the row's length.",
@@ -356,13 +362,19 @@ CSV_MISSING = Message(
     "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows "
     'out, to "keep" for NaN of floats, or to a value by column: {column!r}: "none", and "*": "keep" for all others.',
 )
-CSV_FILL = Message(FeedError, "'missing' has a value for column {column!r}, which no input takes; they take {names}.")
+CSV_MISSING_TEXT = Message(
+    FeedError,
+    'Line {line}, column {column!r}: a missing text needs a value. Set \'missing\' to {column!r}: "none", and "*": '
+    '"keep" for all others.',
+)
+CSV_FILL = Message(FeedError, "'missing' names the column {column!r}, but 'columns' has only {names}. Leave it out.")
 CSV_VALUE = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")
 CSV_TEXT = Message(
     FeedError,
     "Line {line}, column {column!r}: {value!r} is no number. Give a column of text or dates the type "
-    "{name!r}: 'string' in 'dtypes', and make numbers of text by 'categories' or 'one_hot' ('oneHot' in a page). "
-    "Labels may have 'classes'. Numbers are like 1234.5, or like 1234,5 with the option 'decimal'.",
+    "{name!r}: 'string' in 'dtypes', and one of true and false 'bool'. Make numbers of names by 'categories' or "
+    "'{argument.one_hot}', of dates, money and signs as docs/data.md#dates-and-units shows. Labels may have 'classes'. "
+    "Numbers are like 1234.5, or like 1234,5 with the option 'decimal'.",
 )
 CSV_UNIT = Message(
     FeedError,
@@ -377,23 +389,22 @@ TABLE_TYPE = Message(
     "{name!r} is {actual}; the step {step!r} takes {expected}. Make numbers of digits (float, Number), float32 of "
     "other numbers, and columns of names by 'one_hot' ('oneHot' in a page). Whole numbers are labels already.",
 )
-TABLE_WHOLE = Message(FeedError, "Row {row} has {value!r} as {name!r}; the step 'one_hot' takes whole numbers.")
+TABLE_WHOLE = Message(
+    FeedError, "Row {row} has {value!r} as {name!r}; the step 'one_hot' takes whole numbers: fill missing ones before."
+)
 TABLE_TEXT = Message(FeedError, "{name!r} is {actual}; {step!r} takes texts. For a missing one, give its fill value.")
 TABLE_MOMENTS = Message(
     FeedError,
     "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN with "
-    "'fill_mean' or 'fill_median' ('fillMean' and 'fillMedian' in a page), or drop such rows.",
+    "'{argument.fill_mean}' or '{argument.fill_median}', or drop such rows.",
 )
 TABLE_CENTRE = Message(FeedError, "{name!r} has infinity or numbers too large to add up in column {column}.")
-TABLE_EMPTY = Message(
-    FeedError,
-    "{name!r} has no number in column {column}, only NaN: there is no value to fill in. Leave the column out.",
-)
+TABLE_EMPTY = Message(FeedError, "{name!r} has no number in column {column}, only NaN: leave the column out.")
 TABLE_WIDTH = Message(FeedError, "{name!r} has {actual} values in a row; the preprocessing was fitted on {expected}.")
 TABLE_CATEGORY = Message(
     FeedError,
     "Row {row} has {value!r} as {name!r}, and the fitted rows have only {names}. Fit categories before you split the "
-    "data, or give 'one_hot' ('oneHot' in a page) the option unknown: 'zeros'.",
+    "data, or give '{argument.one_hot}' the option unknown: 'zeros'.",
 )
 TABLE_CONCAT = Message(
     FeedError, "{name!r} is {actual} and {first!r} is {expected}: numbers and text cannot be concatenated."
@@ -527,6 +538,7 @@ NOT_A_PAIR = Message(
     "Pair {position} of 'pairs' has no column {column!r}: each has 'prompt', 'chosen' and 'rejected', which are texts, "
     "or turns of a chat.",
 )
+NO_REFERENCE = Message(ModelError, "The session of 'reference' needs the loss 'DPOLoss': give it when you create it.")
 NO_ANSWER = Message(
     FeedError,
     "Text {position} is a chat whose last message does not have the role 'assistant': there is nothing to learn.",
@@ -537,14 +549,12 @@ NOT_A_TEXT = Message(
     "'completion', or the column 'messages'.",
 )
 FURTHER_COLUMNS = Message(FeedError, "These columns of the {source} are not read: {names}.")
-"""A warning, of both languages."""
 PROMPT_DIFFERS = Message(
     FeedError,
     "The prompt of text {position} is not the beginning of the whole text, which lacks the end of the prompt: {end!r}. "
     "All tokens from there on are learned, perhaps in other texts, too. Either the chat template writes a prompt "
     "otherwise when an answer follows, or a token has letters of both. End the prompt where a token ends.",
 )
-"""A warning, of both languages."""
 ROWS_TOO_LARGE = Message(
     LimitError,
     "{count} rows of length {length} take {nbytes} bytes for each input; at most {most} are possible. Give a smaller "
@@ -594,7 +604,7 @@ NO_ROWS_IN_OUTPUT = Message(
 UNLIKE_OUTPUTS = Message(
     SessionError,
     "Output {name!r} has the shapes {shapes} in different batches, which cannot be joined. "
-    "Leave it out, or give all rows in one batch.",
+    "Pad all rows alike by one bound, as 'bucket' with [64] does, or leave the output out.",
 )
 TWO_RATES = Message(ModelError, "The learning rate is {first} and, in '{where}', {second}. Give it once.")
 RATE_AND_SCHEDULE = Message(

@@ -15,6 +15,7 @@ from tests.each import run_each
 from trainweb.data import from_csv, list_folder
 from trainweb.data.images import ENDINGS
 from trainweb.errors import FeedError
+from trainweb.spelling import ARGUMENT
 
 from .js_session import JsPage
 
@@ -25,7 +26,9 @@ def test_data_sets_are_those_of_python(js: JsPage) -> None:
     found = js.run(body, chains=[chain for _, chain, _ in DATASETS])
 
     def check(number: int) -> None:
-        np.testing.assert_equal(found[number], outcome(DATASETS[number][1]))
+        with ARGUMENT.spelled_for_a_page():
+            expected = outcome(DATASETS[number][1])
+        np.testing.assert_equal(found[number], expected)
 
     run_each(range(len(DATASETS)), check, lambda number: DATASETS[number][0])
 
@@ -243,6 +246,13 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
         files=["cat/a.png", "cow/Thumbs.db"],
     )
     assert any("Folders without pictures are no classes: cow" in line for line in lines)
+    parts = js.failure(
+        "await trainweb.listFolder(files.map((path) => Object.defineProperty("
+        "new File([], path), 'webkitRelativePath', { value: 'all/' + path })));",
+        files=["train/cat/1.png", "Val/dog/1.png"],
+    )
+    said = "The folders Val, train are parts of the data, and the classes are the folders in them: dog, cat. List each"
+    assert parts["message"].startswith(said)
     for nothing in ("undefined", "'photographs'", "5"):
         error = js.failure(f"await trainweb.listFolder({nothing});")
         assert error["name"] == "ModelError" and "it must be a folder, as of showDirectoryPicker" in error["message"]

@@ -122,6 +122,9 @@ def test_refusals(js: JsPage) -> None:
         given=GIVEN,
     )
     (*sizes, label), steps = found
-    expected = "ModelError: batchSize is 8; it must be 4, which the first axis of the input 'x' fixes in the file."
+    expected = (
+        "ModelError: batchSize is 8; it must be 4, which the first axis of the input 'x' fixes in the file: leave it "
+        "out, or export the model with dynamic_shapes."
+    )
     assert all(error.startswith(expected) for error in sizes) and steps > 1
-    assert "in 'labels' of row 29 of the data (batch 8)." in label
+    assert "'labels' of row 29 of the data is out of range (batch 8)." in label

@@ -220,3 +220,19 @@ def test_rates_and_refusals(js: JsPage) -> None:
     ]
     for text, start in zip(said, expected, strict=True):
         assert text.startswith(start), text
+
+
+def test_a_prediction_of_nan_names_input_and_row_once(js: JsPage) -> None:
+    """As a form with an empty date gives it; infinity that the model bounds is no reason."""
+    lines: list[str] = []
+    js.page.on("console", lambda message: lines.append(message.text))
+    js.run(
+        f"""{START}
+        const gap = new Tensor("float32", Float32Array.from(given.x, (v, k) => (k === 66 ? NaN : v)), [75, 5]);
+        await s.predict({{ x }});
+        for (let k = 0; k < 2; k++) await s.predict({{ x: gap }});
+        await s.release();""",
+        given=GIVEN,
+    )
+    (said,) = [line for line in lines if "NaN" in line]
+    assert "Output 'y' has NaN. 'x' has nan in row 13 of the given rows." in said

@@ -91,9 +91,9 @@ def test_wrong_pairs_and_sessions_are_named(js: JsPage) -> None:
         "Text 1 is empty",
         "must be a list of texts",
         "Pair 0 of 'pairs'",
-        "'reference' must be a TrainingSession, got a function.",
+        "'reference' must be a TrainingSession with the loss 'DPOLoss', got a function.",
         "6 rows of length 1000000000 take 48000000000 bytes",
-        "log_probabilities",
+        "The session of 'reference' needs the loss 'DPOLoss'",
     ]
     for message, part in zip(found, parts, strict=True):
         assert part in message

@@ -321,18 +321,19 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ({"n": 1, "m": 1, "k": "c"}, "Line 5, column 'k': 'c' is not one of NA, b", "FeedError"),
             (
                 {"z": 1},
-                "'missing' has a value for column 'z', which no input takes; they take n, m, k",
+                "'missing' names the column 'z', but 'columns' has only n, m, k. Leave it out.",
                 "FeedError",
             ),
             (
                 "keep",
-                "Line 5, column 'k': the value is missing (''). Set 'missing' to \"drop\" to leave such rows out, to "
-                '"keep" for NaN of floats, or to a value by column: \'k\': "none", and "*": "keep" for all others.',
+                "Line 5, column 'k': a missing text needs a value. Set 'missing' to 'k': \"none\", and \"*\": \"keep\" "
+                "for all others.",
                 "FeedError",
             ),
             ("fill", "missing is 'fill'", "ModelError"),
             (3, "missing is 3", "ModelError"),
-            ({"*": "keep", "n": 1}, "Line 5, column 'k': the value is missing", "FeedError"),
+            ({"*": "keep", "n": 1}, "Line 5, column 'k': a missing text needs a value", "FeedError"),
+            ({"m": 1, "n": 1}, "Line 5, column 'k': the value is missing", "FeedError"),
             ({"*": "fill"}, 'missing[\'*\'] is \'fill\'; it must be "error", "drop" or "keep"', "ModelError"),
             ({"*": 0}, "missing['*'] is 0", "ModelError"),
         )

@@ -108,14 +108,14 @@ def test_an_option_that_changes_no_node_says_so(modes: list[str], batch_norm: st
     _, moved, said = trained(net(*modes), batch_norm=batch_norm)
     assert all(moved.values())
     (text,) = said
-    assert text.startswith(f"batch_norm='{batch_norm}' changes no node") and "frozen_params" in text
+    assert text.startswith(f"batch_norm='{batch_norm}' changes nothing") and "frozen_params" in text
     with warnings.catch_warnings(action="error"):  # of the rows of its example, too
         assert trainweb.check(net(*modes), batch_norm=batch_norm).remarks == said
 
 
 def test_an_option_for_norms_that_are_frozen_says_so() -> None:
     _, _, said = trained(net(KEPT), batch_norm="train", frozen_params=["n0\\..*"])
-    assert len(said) == 1 and "changes no node" in said[0]
+    assert len(said) == 1 and "changes nothing" in said[0]
     assert not trained(net(KEPT), batch_norm="as_exported")[2]
 
 

@@ -215,7 +215,9 @@ def test_artifacts_train_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_the_head_is_replaced(layer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = GOLDEN / "base.onnx"
     arguments = [str(model), "--loss", "CrossEntropyLoss", "--head", f"{layer}5", "--freeze", "all but head"]
-    with pytest.warns(UserWarning, match="The head 'fc3' is new: its 4 classes became 5"):
+    with pytest.warns(
+        UserWarning, match="The head 'fc3' is new: it has 5 classes and random weights. It had 4 classes."
+    ):
         assert main(["artifacts", *arguments, "-o", str(tmp_path)]) == 0
     made = trainweb.CheckpointState.load_checkpoint(tmp_path / "checkpoint")
     shapes = {name: made.parameters[name].data.shape for name in made.parameters if made.parameters[name].requires_grad}

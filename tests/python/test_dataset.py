@@ -259,7 +259,8 @@ def test_a_tensor_may_need_its_gradient() -> None:
 )
 def test_a_column_of_objects_is_refused_where_it_is_read(values: list[Any], kinds: str) -> None:
     table = Dataset({"x": np.ones((2, 5), "f4"), "labels": np.arange(2), "age": np.array(values, object)})
-    said = rf"'age' has Python objects of type {kinds}\..*fill_null\('none'\) of polars"
+    advice = r"dropna\(subset=\['age'\]\).*fill_null\('none'\) of polars"
+    said = rf"'age' has Python objects of type {kinds}\. Row \d+ has .*{advice}"
     for step in (lambda: table.standardize("age"), lambda: table.concat("y", ["x", "age"])):
         with pytest.raises(FeedError, match=said):
             step()

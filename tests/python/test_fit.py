@@ -429,7 +429,7 @@ def test_what_is_wrong_with_a_bad_label_or_used_up_rows_is_named(tmp_path: Path)
             value, position, *places = (outcome[name] for name in fits.PLACES)
             assert f"the label {value} at position {position} is out" in outcome["message"]
             told = re.search(
-                r"in '(\w+)' of row (\d+) of the .*data \(batch (\d+) of epoch (\d+)\)", outcome["message"]
+                r"'(\w+)' of row (\d+) of the .*data is out of range \(batch (\d+) of epoch (\d+)\)", outcome["message"]
             )
             assert told is not None and [*told.groups()] == [str(places[k]) for k in (0, 1, 3, 2)]
 

@@ -128,7 +128,7 @@ def test_a_remainder_that_was_asked_for_trains_without_a_word() -> None:
 
 
 def test_another_size_than_the_file_s_is_refused_by_name() -> None:
-    text = "batch_size is 8; it must be 4, which the first axis of the input 'x' fixes in the file"
+    text = "it must be 4, which the first axis of the input 'x' fixes in the file: leave it out, or export the model"
     with opened(4) as s:
         before = s.get_contiguous_parameters().tobytes()
         calls = (s.fit, s.evaluate, s.predict, s.find_learning_rate)
@@ -147,7 +147,10 @@ def test_another_size_than_the_file_s_is_refused_by_name() -> None:
 def test_a_bad_label_in_a_part_is_located() -> None:
     labels = LABELS.copy()
     labels[29] = 7
-    with opened(4) as s, pytest.raises(FeedError, match=r"row 29 of the data \(batch 8\)\.\n") as caught:
+    with (
+        opened(4) as s,
+        pytest.raises(FeedError, match=r"'labels' of row 29 of the data is out of range \(batch 8\)\. ") as caught,
+    ):
         s.evaluate({"x": X, "labels": labels})
     assert (caught.value.epoch, caught.value.batch) == (None, 8)
 

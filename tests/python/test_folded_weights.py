@@ -3,12 +3,16 @@
 import warnings
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from tests.conformance.models import make_model
+from tests.zoo.recording import load
 
+import trainweb
 from trainweb.artifacts import Artifacts, OptimType, build_artifacts
 from trainweb.artifacts.evidence import FOLDED, KIND, SIGNATURE, Decision
+from trainweb.model.graph import FX_NODE
 from trainweb.session.training_session import TrainingSession
 from trainweb.training.state import CheckpointState
 
@@ -345,3 +349,66 @@ def test_packed_biases_learn_as_the_two_of_the_module_do() -> None:
     biases = trained(artifacts, 0.5)["val_3"]
     wanted = [b - 0.5 * slopes([one.astype(np.float64) for one in weights], k) for k, b in ((1, b_ih), (2, b_hh))]
     np.testing.assert_allclose(biases, [np.concatenate(wanted)], rtol=1e-5, atol=1e-6)
+
+
+def test_a_default_file_with_folded_norms_brings_one_line() -> None:
+    """What a colleague sends: the norms are folded, the rest is as it was, and nothing has to be done."""
+    files = load("mobilenet_v3").files
+    norms = sum(node.op_type == "BatchNormalization" for node in onnx.load_from_string(files["plain"]).graph.node)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        build_artifacts(files["dynamo"], loss="CrossEntropyLoss", optimizer="SGD")
+    (said,) = [str(w.message) for w in caught]
+    assert said.startswith(f"Batch normalization 'features.0.1' and {norms - 1} more, in training mode, is folded")
+    assert said in trainweb.check(files["dynamo"], loss="CrossEntropyLoss").remarks
+
+
+def folded_norm(called: str) -> ModelProto:
+    """A Gemm whose call names the tensors of `called`; the module has a norm, which the file lacks."""
+    gemm = helper.make_node("Gemm", ["x", "0.weight", "0.bias"], ["y"], name="node_gemm", transB=1)
+    call = f"%norm = call_function[target=torch.ops.aten.batch_norm.default](args = (%h, {called}), kwargs = {{}})"
+    gemm.metadata_props.add(key=FX_NODE, value=call)
+    proto = model([gemm], {"0.weight": SQUARE, "0.bias": SQUARE[0]})
+    kinds = {"0.weight": "PARAMETER", "0.bias": "PARAMETER", "1.weight": "PARAMETER", "1.running_var": "BUFFER"}
+    lines = "".join(f"p_{name.replace('.', '_')}: {kind} target='{name}'\n" for name, kind in kinds.items())
+    proto.graph.metadata_props.add(key=SIGNATURE, value=f"\n# inputs\n{lines}x: USER_INPUT\n")
+    return proto
+
+
+def test_a_norm_that_no_call_names_is_not_taken_for_folded() -> None:
+    """The file lacks it, and nothing says that the output depends on it: that stays in doubt."""
+    decisions, said = decided(folded_norm("%p_1_weight, %p_1_running_var"))
+    assert said == [
+        "2 tensors are trained. Batch normalizations (1, such as '1') are folded into the layers before them and "
+        "trained with these. For training exactly as in PyTorch export with optimize=False."
+    ]
+    assert decisions["1.weight"].reason.startswith("folded by the exporter into '0.weight'")
+    decisions, said = decided(folded_norm("%p_0_weight"))
+    assert "does not settle" in said[0] and "'1.weight' is left out (not in the file" in said[0]
+    assert decisions["1.weight"].doubtful
+
+
+def recurrent(reason: str) -> ModelProto:
+    """An RNN whose weight the exporter computed from `reason`."""
+    tensors = {"val_1": SQUARE[None], "rnn.weight_hh_l0": SQUARE[None]}
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axes"], ["s"]),
+        helper.make_node("RNN", ["s", "val_1", "rnn.weight_hh_l0"], ["", "y"], name="node_rnn", hidden_size=4),
+    ]
+    proto = model(nodes, {**tensors, "axes": np.array([0])})
+    info = helper.make_tensor_value_info("val_1", TensorProto.FLOAT, [1, 4, 4])
+    info.metadata_props.add(key=FOLDED, value=f"['{reason}', 'val_0']")
+    proto.graph.value_info.append(info)
+    listed = f"\n# inputs\np_w: PARAMETER target='{reason}'\np_h: PARAMETER target='rnn.weight_hh_l0'\nx: USER_INPUT\n"
+    proto.graph.metadata_props.add(key=SIGNATURE, value=listed)
+    return proto
+
+
+def test_a_recurrent_layer_whose_gates_were_reordered_learns_without_a_word() -> None:
+    """The numbers are those of the module, and each learns by itself; what else the exporter computes is in doubt."""
+    decisions, said = decided(recurrent("rnn.weight_ih_l0"))
+    assert decisions["val_1"].trained and not decisions["val_1"].doubtful
+    assert not any("rnn.weight_ih_l0" in text for text in said) and "rnn.weight_ih_l0" not in decisions
+    for reason in ("rnn.weight_g", "factor"):
+        decisions, said = decided(recurrent(reason))
+        assert decisions["val_1"].doubtful and any("val_1" in text for text in said)

@@ -134,7 +134,7 @@ def test_several_heads_are_named_and_one_is_chosen() -> None:
         replace_head(graph, {"classes": 2})
     with pytest.raises(ModelError, match=r"'body' cannot be the head\. The layers that may be it are 'kind', 'age'"):
         replace_head(graph, {"classes": 2, "layer": "body"})
-    with pytest.warns(UserWarning, match="'age' is new: its 3 classes became 2"):
+    with pytest.warns(UserWarning, match="'age' is new: it has 2 classes and random weights. It had 3 classes."):
         changed, module, parameters = replace_head(graph, {"classes": 2, "layer": "age"})
     assert (module, parameters) == ("age", ["age.weight"])
     assert [getattr(value, "shape", None) for value in changed.outputs] == [("n", 3), ("n", 2)]
@@ -254,7 +254,7 @@ def test_a_cast_may_stand_before_the_bias() -> None:
     proto.graph.node.append(helper.make_node("Add", ["same", "onnx::Add_7"], ["kind"]))
     proto.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "onnx::Add_7"))
     proto.producer_name = "pytorch"
-    with pytest.warns(UserWarning, match="'kind' is new: its 3 classes became 5"):
+    with pytest.warns(UserWarning, match="'kind' is new: it has 5 classes and random weights. It had 3 classes."):
         changed, _, parameters = replace_head(read_model(proto), {"classes": 5})
     assert parameters == ["kind.weight", "onnx::Add_7"] and changed.initializers["onnx::Add_7"].shape == (5,)
     with warnings.catch_warnings(record=True) as caught, session_of(proto, head={"classes": 5}) as session:

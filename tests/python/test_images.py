@@ -250,6 +250,12 @@ def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
     assert list_folder(str(tmp_path), ["dog", "cat"])[1].tolist() == [1, 1, 0, 0]
     with pytest.raises(FeedError, match="The folder 'dog' is not one of the classes: cat"):
         list_folder(tmp_path, ["cat"])
+    for part in ("train", "Validation"):
+        shutil.copytree(tmp_path, tmp_path.parent / "parts" / part)
+    said = "The folders Validation, train are parts of the data, and the classes are the folders in them: cat, dog"
+    with pytest.raises(FeedError, match=said):
+        list_folder(tmp_path.parent / "parts")
+    assert list_folder(tmp_path.parent / "parts", ["Validation", "train"])[1].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     with pytest.raises(FeedError, match="The class 'cow' has no files; there are folders cat, dog"):
         list_folder(tmp_path, ["cat", "dog", "cow"])
     (tmp_path / "note.png").touch()

@@ -71,8 +71,26 @@ def test_predictions_do_not_need_labels_and_ignore_further_columns() -> None:
         strange = [{"x": row, "labels": k * ["text"], "w": None} for k, row in enumerate(data["x"])]
         for labels in (strange, {"x": data["x"], "labels": 3 * ["text"]}, [{"x": data["x"], "labels": np.zeros(())}]):
             np.testing.assert_array_equal(s.predict(labels)["age"], plain)
-        with pytest.raises(FeedError, match="The data has no 'x'; it has points, id"):
+        with pytest.raises(FeedError, match=r"The data has no 'x'; it has points, id, .*'preprocess' with 'prep"):
             s.predict({"points": data["x"], "id": data["id"]})
+        with pytest.raises(FeedError, match=r"has no 'x'; it has points, and .*\. Rename 'points' to 'x'"):
+            s.predict({"points": data["x"]})
+        with pytest.raises(FeedError, match=r"has no 'w'; it has x, .*\. Give it\."):
+            s.evaluate({"x": data["x"], "labels": data["x"][:, :1]})
+
+
+def test_a_prediction_of_nan_names_input_and_row_once() -> None:
+    """As a form with an empty date gives it."""
+    data = rows("test")
+    gap = data["x"].copy()
+    gap[7, 1] = np.nan
+    with session("MSELoss", "age") as s, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        s.predict({"x": data["x"]})
+        for _ in range(2):
+            assert np.isnan(s.predict({"x": gap}, batch_size=4)["age"]).any()
+    (said,) = [str(w.message) for w in caught]
+    assert said.startswith("Output 'age' has NaN. 'x' has nan in row 7 of the given rows.")
 
 
 @pytest.mark.parametrize(

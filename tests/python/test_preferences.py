@@ -11,7 +11,7 @@ from tests.python.test_attention import kernels
 from tests.python.test_generate import GOLDEN, OPENED, release
 from tests.python.test_text_data import Letters
 
-from trainweb import TrainingSession
+from trainweb import InferenceSession, TrainingSession
 from trainweb.compiler.passes import head
 from trainweb.data import Dataset
 from trainweb.data.text import _with_prompt
@@ -164,9 +164,14 @@ def test_wrong_pairs_and_sessions_are_named() -> None:
     for pairs, part in faults:
         with pytest.raises((FeedError, ModelError), match=part):
             Dataset.from_preferences(pairs, Letters(), length=LENGTH, reference=session)
-    for reference, part in ((TrainingSession, "the class TrainingSession"), (None, "NoneType")):
-        with pytest.raises(TypeError, match=f"^'reference' must be a TrainingSession, got {part}"):
+    inference = InferenceSession(GOLDEN / "llama.onnx")
+    strangers = ((TrainingSession, "the class TrainingSession"), (None, "NoneType"), (inference, "InferenceSession"))
+    for reference, part in strangers:
+        with pytest.raises(
+            TypeError, match=f"^'reference' must be a TrainingSession with the loss 'DPOLoss', got {part}"
+        ):
             Dataset.from_preferences(PAIRS, Letters(), length=LENGTH, reference=reference)
+    inference.release()
     with pytest.raises(LimitError, match="6 rows of length 1000000000 take 48000000000 bytes"):
         Dataset.from_preferences(PAIRS, Letters(), length=10**9, reference=session)
     with pytest.warns(UserWarning, match="These columns of the texts are not read: score_chosen, source"):
@@ -174,5 +179,5 @@ def test_wrong_pairs_and_sessions_are_named() -> None:
         Dataset.from_preferences(pairs, Letters(), length=LENGTH, reference=session)
     other = TrainingSession.from_model(GOLDEN / "llama.onnx", loss="CrossEntropyLoss", lora={"rank": 2})
     OPENED.append(other)
-    with pytest.raises(ModelError, match="log_probabilities"):
+    with pytest.raises(ModelError, match="The session of 'reference' needs the loss 'DPOLoss'"):
         Dataset.from_preferences(PAIRS, Letters(), length=LENGTH, reference=other)

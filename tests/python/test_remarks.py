@@ -370,3 +370,12 @@ def test_a_classifier_of_scikit_learn_trains() -> None:
     assert not said
     found = first_loss(artifacts, {"x": x, "labels": labels})
     assert found == pytest.approx(-log_softmax[np.arange(5), labels].mean(), rel=1e-5)
+
+
+def test_an_input_that_no_node_reads_is_remarked_on() -> None:
+    """Torch leaves one of two inputs without a reader that had one tensor in the export."""
+    node = helper.make_node("Mul", ["x", "w"], ["y"])
+    for inputs, count in (({"x": [2]}, 0), ({"x": [2], "types": [2]}, 1)):
+        model = make_model([node], inputs, {"y": [2]}, {"w": np.ones(2, np.float32)})
+        said = [text for text in trainweb.check(model.SerializeToString()).remarks if "No node reads" in text]
+        assert len(said) == count and all("changes nothing: 'types'. " in text for text in said)

@@ -45,7 +45,7 @@ def start(case: str, **settings: object) -> trainweb.TrainingSession:
     settings = {"loss": "MSELoss", "optimizer": "SGD", "batch_norm": norm, **settings}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", "batch_norm='(train|as_exported)' changes no node")
+        warnings.filterwarnings("ignore", "batch_norm='(train|as_exported)' changes nothing")
         return trainweb.TrainingSession.from_model(recorded()[f"{case}.onnx"], **settings)  # type: ignore[arg-type]
 
 

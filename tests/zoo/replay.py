@@ -32,6 +32,9 @@ LOSS = 1e-5
 _STATISTICS = re.compile(r"running_(mean|var)$")
 LOST = re.compile("export with optimize=False")
 """In the reason for what the file does not hold any more."""
+SAID = re.compile("does not settle|are folded into the layers before them|is folded into weights")
+ORDERED = ", in the order that ONNX gives to gates"
+"""In the reason for a tensor that has the numbers of parameters, which it names."""
 
 
 class Off(Exception):
@@ -72,7 +75,7 @@ def build(recording: Recording, exporter: str, kind: str, wanted: Iterable[str] 
             optimizer=optimizer,
         )
     doubtful = [d.name for d in artifacts.decisions if d.doubtful]
-    if doubtful and not any("does not settle" in str(w.message) for w in caught):
+    if doubtful and not any(SAID.search(str(w.message)) for w in caught):
         raise Off(f"{doubtful[0]}: doubtful, and no warning says so")
     return artifacts
 
@@ -83,11 +86,13 @@ def settle(recording: Recording, exporter: str, kind: str, parameters: set[str])
     own = own_names(recording, artifacts)
     decisions = {name: d for d in artifacts.decisions for name in own if own[name] == d.name}
     chosen = {name for name, d in decisions.items() if d.trained}
-    wrong = sorted(chosen ^ parameters)
+    ordered = [d for d in artifacts.decisions if d.reason.endswith(ORDERED)]
+    turned = {d.name for d in ordered}.union(*(d.reason.removesuffix(ORDERED).split(", ") for d in ordered))
+    wrong = sorted((chosen ^ parameters) - turned)
     silent = [name for name in wrong if name not in decisions or not decisions[name].doubtful]
     if silent:
         raise Off(f"{silent[0]}: {_account(decisions.get(silent[0]), silent[0] in parameters)}")
-    gone = tuple(sorted(d.name for d in artifacts.decisions if d.doubtful and LOST.search(d.reason)))
+    gone = tuple(sorted({d.name for d in artifacts.decisions if d.doubtful and LOST.search(d.reason)} | turned))
     if gone or not wrong:
         return artifacts, Trained(untrained=gone)
     return build(recording, exporter, kind, sorted(own[name] for name in parameters)), Trained(settled=tuple(wrong))

@@ -70,6 +70,8 @@ DETACH = re.compile(r"detach(_\d+)?")
 _COPY = re.compile(r"clone(_\d+)?")
 """Names that the dynamo exporter gives to constants of the code, such as `torch.tensor([1.0, 1.0])`, and to clones."""
 _DETACHED = re.compile(r"%(detach(?:_\d+)?)\b")
+_OF_RECURRENT = re.compile(r"(.*\.)?(weight|bias)_[ih]h_l\d+(_reverse)?")
+"""Names that torch gives to parameters of recurrent layers."""
 TRANSPOSED = re.compile(r"(val|t|numpy_t|mt|transpose|permute)(_\d+)?", re.IGNORECASE)
 """Names of a matrix that the exporter's optimizer computed by a transposition.
 
@@ -150,7 +152,7 @@ class Evidence:
         if self._is_fused:
             self._advice = "export without ONNX Runtime's optimizer"
         self._notes = {name: value.notes for name, value in graph.value_info.items() if value.notes}
-        self._listed = set(listed_parameters(graph))
+        self._listed, self._reordered = set(listed_parameters(graph)), reordered(written)
         self._recorded = _is_recorded(graph)
         self._generated = generated_names(graph)
         self._outside = read_from_outside(graph)
@@ -215,6 +217,8 @@ class Evidence:
         if not learned:
             return Decision(tensor.name, False, "computed from constants by the exporter")
         parameters = ", ".join(learned)
+        if tensor.name in self._reordered:
+            return Decision(tensor.name, True, f"{parameters}, in the order that ONNX gives to gates")
         roles = self._roles(tensor.name)
         weight = WEIGHT in roles
         if is_transposed(tensor, sources) and weight:
@@ -582,7 +586,7 @@ def lost_parameters(graph: Graph) -> list[Decision]:
     """
     if any((node.op_type == "Constant" and SCOPES in node.notes) or "NBits" in node.op_type for node in graph.nodes):
         return []
-    held, called = set(graph.initializers), named_by_calls(graph)
+    held, called = set(graph.initializers).union(*reordered(with_bodies(graph)).values()), named_by_calls(graph)
     for tensor in graph.initializers.values():
         sources = folded_from(notes_of(graph, tensor))
         if is_transposed(tensor, sources):
@@ -600,12 +604,19 @@ def lost_parameters(graph: Graph) -> list[Decision]:
                 readers.setdefault(name, set()).add(module_of(node))
     for modules in readers.values():
         held.update(alias for module in modules if len(modules) > 1 for alias in _names_of_transformers(module, held))
+    reasons = {
+        norm: f"folded by the exporter into {names[0]!r}, with which it is trained: export with optimize=False"
+        for norm, names in folded_layers(graph).items()
+    }
     reason = (
         "not in the file: the output does not depend on it, or the exporter's optimizer removed or merged it: export "
         "with optimize=False"
     )
-    lost = [name for name in listed_parameters(graph) if name not in held]
-    return [Decision(name, False, reason, doubtful=True) for name in sorted(lost)] + _merged_constants(graph, called)
+    lost = [
+        Decision(name, False, reasons.get(name.rpartition(".")[0], reason), doubtful=True)
+        for name in sorted(set(listed_parameters(graph)) - held)
+    ]
+    return lost + _merged_constants(graph, called)
 
 
 def _names_of_transformers(module: str, held: Collection[str]) -> list[str]:
@@ -634,6 +645,32 @@ def _merged_constants(graph: Graph, called: set[str]) -> list[Decision]:
             reason = f"{node} reads {min(read)!r} in its place, which equals it: export with optimize=False"
             decisions.append(Decision(copies[0], False, reason, doubtful=True))
     return decisions
+
+
+def folded_layers(graph: Graph) -> dict[str, list[str]]:
+    """Tensors of each layer into which the exporter's optimizer folded a batch normalization, by the norm's module."""
+    if SIGNATURE not in graph.notes:
+        return {}
+    listed, layers = signature(graph), dict[str, list[str]]()
+    transposes = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.op_type == "Transpose"}
+    for node in graph.nodes if listed else ():
+        for argument in call_of(node)[1] if node.op_type in PRODUCTS else ():
+            module, _, statistic = listed.get(argument, ("", ""))[1].rpartition(".")
+            if statistic == "running_var" and f"{module}.{statistic}" not in graph.initializers:
+                layers[module] = [transposes.get(name, name) for name in node.inputs[1:]]
+    return layers
+
+
+def reordered(graph: Graph) -> dict[str, list[str]]:
+    """Parameters of torch's recurrent layers by the tensors that have their numbers, in ONNX's order of gates."""
+    kinds = {name: kind for kind, name in signature(graph).values()}
+    tensors: dict[str, list[str]] = {}
+    for name in (n for node in graph.nodes if node.op_type in _RECURRENT for n in node.inputs[1:4]):
+        sources = folded_from(notes_of(graph, graph.initializers[name])) if name in graph.initializers else []
+        learned = [source for source in sources if source in kinds]
+        if learned and all(kinds[one] == "PARAMETER" and _OF_RECURRENT.fullmatch(one) for one in learned):
+            tensors[name] = learned
+    return tensors
 
 
 def is_transposed(tensor: Tensor, sources: list[str]) -> bool:

@@ -10,6 +10,7 @@ from trainweb.arguments import warn
 from trainweb.artifacts.evidence import (
     Decision,
     Evidence,
+    folded_layers,
     generated_names,
     listed_parameters,
     lost_detaches,
@@ -44,7 +45,8 @@ class Selection:
     `decisions` are about each float32 tensor from which the loss is reached, and about parameters that the exporter
     lost. The file decides what no argument of the caller settles; tensors that lost a detach are among them. No
     gradient goes through `stopped` tensors: the given ones, and tensors that the file shows to be detached. `held` are
-    names and expressions of the frozen parameters, of which the file may lack some.
+    names and expressions of the frozen parameters, of which the file may lack some. `folded` are batch normalizations
+    that the exporter folded into trained layers.
     """
 
     trainable: list[str]
@@ -52,6 +54,7 @@ class Selection:
     decisions: list[Decision] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
+    folded: list[str] = field(default_factory=list)
 
 
 def select_parameters(
@@ -138,7 +141,7 @@ def _with_detaches(chosen: Selection, graph: Graph, reached: set[str], stopped: 
     detours = lost or decide_detours(graph, chosen.trainable, reached, stopped)
     chosen.decisions += detours
     chosen.stopped = [*stopped, *(d.name for d in detours if not d.doubtful)]
-    _warn(chosen.decisions)
+    _warn(graph, chosen)
     return chosen
 
 
@@ -153,9 +156,13 @@ def _as_named(
     return [Decision(name, *every[name]) for name in constants if name in every]
 
 
-def _warn(decisions: Iterable[Decision]) -> None:
-    """Say once what the file does not settle."""
-    doubtful = [d for d in decisions if d.doubtful]
+def _warn(graph: Graph, chosen: Selection) -> None:
+    """Say once what the file does not settle, besides norms in trained layers, of which a remark tells."""
+    doubtful = [d for d in chosen.decisions if d.doubtful]
+    trained = {d.name for d in doubtful if d.trained}
+    layers = {norm: names for norm, names in folded_layers(graph).items() if trained.issuperset(names)}
+    chosen.folded, parts = list(layers), {name for names in layers.values() for name in names}
+    doubtful = [d for d in doubtful if d.name not in parts and d.name.rpartition(".")[0] not in layers]
     if not doubtful:
         return
     groups: dict[tuple[bool, str], list[str]] = {}
@@ -167,7 +174,8 @@ def _warn(decisions: Iterable[Decision]) -> None:
     ]
     warn(
         f"{UNSETTLED}: {'; '.join(said)}. Name what is to be "
-        f"trained in {ARGUMENT.requires_grad}, or what is not in {ARGUMENT.frozen_params}; trainweb.check() lists all."
+        f"trained in {ARGUMENT.requires_grad}, or what is not in {ARGUMENT.frozen_params}; "
+        f"{'inspectModel' if ARGUMENT.in_page else 'trainweb.check()'} lists all."
     )
 
 
@@ -202,6 +210,8 @@ def _expand(
         if not names and not (lost and argument == "frozen_params"):
             if any(name.startswith(f"{pattern}.") for name in initializers):
                 lost = f" For all parameters of the module write '{pattern}\\\\..*'."
+            if "but" in pattern and "head" in pattern:
+                lost = ' To freeze all but a new head, give "all but head" instead of names.'
             raise ModelError(
                 f"Node arg {pattern:.80} is not found. In {ARGUMENT[argument]}, it is neither an initializer nor a "
                 f"regular expression for one; there are {_some(list(initializers))}.{lost}"

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainweb.artifacts.buffers import folded_norms
 from trainweb.artifacts.parameters import Selection
+from trainweb.control.repeat import with_bodies
 from trainweb.model.graph import SMOOTHING, Graph, Node, Tensor
 from trainweb.model.uses import MOVES_OF_ONE
 from trainweb.onnxblock.transforms import retrained_norms
@@ -59,6 +60,14 @@ def remark_on_smoothing(graph: Graph) -> list[str]:
     ]
 
 
+def remark_on_unread(graph: Graph) -> list[str]:
+    """Inputs that no node reads, as torch leaves one of two that were given one tensor in the export."""
+    read = {name for node in with_bodies(graph).nodes for name in node.inputs}.union(v.name for v in graph.outputs)
+    names = ", ".join(repr(value.name) for value in graph.inputs if value.name not in read)
+    way = "The exporter takes one tensor, given for two inputs, for one input: give each a tensor of its own."
+    return [f"No node reads these inputs, so their data changes nothing: {names}. {way}"] if names else []
+
+
 def _remark_on_dropout(graph: Graph, constants: Mapping[str, Tensor]) -> list[str]:
     """Dropout nodes in inference mode, as inference models have them: they drop nothing in training either."""
 
@@ -80,12 +89,19 @@ def _remark_on_dropout(graph: Graph, constants: Mapping[str, Tensor]) -> list[st
 
 def remark_on_norms(graph: Graph, chosen: Selection, batch_norm: str | None) -> list[str]:
     """Batch normalizations that are not as the file or the option says: folded, retrained, or none to decide for."""
-    return [*_remark_on_folded_norms(graph, chosen.held), *_remark_on_modes(graph, chosen, batch_norm)]
+    return [*_remark_on_folded_norms(graph, chosen), *_remark_on_modes(graph, chosen, batch_norm)]
 
 
-def _remark_on_folded_norms(graph: Graph, held: Sequence[str]) -> list[str]:
-    """Folded norms of which nothing `held` would keep the statistics anyway."""
-    modules = [name for name in folded_norms(graph) if not any(matching(one, [f"{name}.running_mean"]) for one in held)]
+def _remark_on_folded_norms(graph: Graph, chosen: Selection) -> list[str]:
+    """Norms folded into layers. In training mode, those whose statistics no frozen parameter would keep anyway."""
+    statistics = {f"{name}.running_mean": name for name in folded_norms(graph)}
+    modules = [name for key, name in statistics.items() if not any(matching(one, [key]) for one in chosen.held)]
+    if not modules and chosen.folded:
+        return [
+            f"{len(chosen.trainable)} tensors are trained. Batch normalizations ({len(chosen.folded)}, such as "
+            f"{chosen.folded[0]!r}) are folded into the layers before them and trained with these. For training "
+            "exactly as in PyTorch export with optimize=False."
+        ]
     if not modules:
         return []
     more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
@@ -99,9 +115,9 @@ def _remark_on_modes(graph: Graph, chosen: Selection, batch_norm: str | None) ->
     norms = retrained_norms(graph, chosen.trainable, batch_norm and "train", chosen.frozen)
     if batch_norm is not None:
         in_vain = (
-            f"{ARGUMENT.batch_norm}={batch_norm!r} changes no node: the file has no BatchNormalization in inference "
-            "mode that is trained. Nodes in training mode stay in it, unless "
-            f"{ARGUMENT.frozen_params} names their running mean and variance."
+            f"{ARGUMENT.batch_norm}={batch_norm!r} changes nothing here: leave it out. It is for batch normalizations "
+            "that are in inference mode in the file and are trained, and there are none. To hold the statistics of one "
+            f"in training mode, name its running mean and variance in {ARGUMENT.frozen_params}."
         )
         return [] if norms else [in_vain]
     if not norms:

@@ -171,6 +171,8 @@ class _Table:
         if self._is_unfilled(name, value, column):
             if self.rest == "keep" and name not in self.places and self.kinds[name].startswith("float"):
                 return float("nan")
+            if self.rest == "keep" and (name in self.places or self.kinds[name] == "string"):
+                raise messages.CSV_MISSING_TEXT(line=line, column=column)
             raise messages.CSV_MISSING(line=line, column=column, value=value)
         decimal = self.decimal
         if self._is_missing(name, value):

@@ -54,7 +54,10 @@ class ModelInputs:
     def size(self, batch_size: int | None) -> int:
         """The rows of a batch: `batch_size`, or the default. Raise ModelError if the file fixes another number."""
         if self.rows is not None and batch_size not in (None, self.rows):
-            expected = f"{self.rows}, which the first axis of the input {next(iter(self.values))!r} fixes in the file"
+            expected = (
+                f"{self.rows}, which the first axis of the input {next(iter(self.values))!r} fixes in the file: "
+                "leave it out, or export the model with dynamic_shapes"
+            )
             raise messages.BAD_SETTING(name="batch_size", value=batch_size, expected=expected)
         return batch_size or self.rows or DEFAULT_BATCH
 
@@ -141,8 +144,12 @@ class ModelInputs:
         """Raise FeedError for arrays without an input that is read."""
         for name in self.values if data.columns is not None else ():
             if name not in (data.columns or {}) and name not in self._unread:
-                columns, inputs = ", ".join(data.columns or {}), ", ".join(self.values)
-                raise messages.NO_INPUT(source=source, name=name, names=columns, inputs=inputs)
+                others = [str(column) for column in data.columns or {} if column not in self.values]
+                missing = [n for n in self.values if n not in (data.columns or {}) and n not in self._unread]
+                is_renamed = len(others) == len(missing) == 1 and source == "data"
+                message = messages.OTHER_NAME if is_renamed else messages.NOT_PREPARED if others else messages.NO_INPUT
+                found = {"names": ", ".join(data.columns or {}), "inputs": ", ".join(self.values)}
+                raise message(source=source, name=name, **found, **({"other": others[0]} if is_renamed else {}))
         for name, labels in [*self.values.items()][-1:]:
             is_sequence = labels.dtype == "int64" and not all(isinstance(dim, int) for dim in (labels.shape or ())[1:2])
             if is_sequence and name not in self._unread and (data._zeros is None or name in data._zeros):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 ENDINGS = "apng|avif|bmp|gif|heic|heif|ico|jfif|jpe|jpeg|jpg|pjp|pjpeg|png|tif|tiff|webp"
 PICTURE = re.compile(rf"^[^.]*\Z|\.({ENDINGS})\Z", re.IGNORECASE)
 """Names of pictures: an ending of theirs, or none."""
+PART = re.compile(r"train(ing)?|val(id|idation)?|test(ing)?|dev", re.IGNORECASE)
+"""Names of folders that are parts of the data, each with a folder for each class."""
 SHOWN_FILES = 3
 """Largest number of files that a notice names."""
 GREY = np.array([0.299, 0.587, 0.114])
@@ -241,6 +243,9 @@ def labelled(paths: Sequence[Sequence[str]], classes: Sequence[str] | None) -> t
         if len(path) == 1:
             raise messages.FILE_WITHOUT_CLASS(file=path[0])
     folders = list(dict.fromkeys(path[0] for path in paths))
+    if classes is None and all(PART.fullmatch(path[0]) and len(path) > 2 for path in paths):
+        deeper = list(dict.fromkeys(path[1] for path in paths))
+        raise messages.PARTS_OF_DATA(names=", ".join(folders), deeper=", ".join(deeper[:SHOWN_FILES]))
     names = folders if classes is None else texts("classes", classes)
     for folder in folders:
         if folder not in names:

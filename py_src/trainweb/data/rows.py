@@ -107,8 +107,10 @@ def refuse_objects(name: str, array: np.ndarray) -> None:
     if array.dtype.kind in "mM":
         raise messages.DATES(name=name)
     if array.dtype == object:
-        kinds = sorted({type(one).__name__ for one in array.flat})
-        raise messages.OBJECTS_IN_COLUMN(name=name, kinds=" and ".join(kinds))
+        kinds = [type(one).__name__ for one in array.flat]
+        rarest = kinds.index(min(sorted(set(kinds)), key=kinds.count))
+        row, value = rarest * len(array) // len(kinds), array.reshape(-1)[rarest]
+        raise messages.OBJECTS_IN_COLUMN(name=name, kinds=" and ".join(sorted(set(kinds))), row=row, value=value)
 
 
 def refuse_texts(name: str, array: np.ndarray) -> None:

@@ -170,9 +170,11 @@ def preferences_of(
     pairs = _rows_of_table(pairs)
     if isinstance(pairs, (str, bytes, Mapping)) or not isinstance(pairs, Iterable):
         raise messages.NOT_TEXTS(actual=type(pairs).__name__)
-    if isinstance(reference, type) or not hasattr(reference, "input_names"):
+    if isinstance(reference, type) or not (hasattr(reference, "input_names") and hasattr(reference, "predict")):
         kind = f"the class {reference.__name__}" if isinstance(reference, type) else type(reference).__name__
-        raise TypeError(f"'reference' must be a TrainingSession, got {kind}.")
+        raise TypeError(f"'reference' must be a TrainingSession with the loss 'DPOLoss', got {kind}.")
+    if REFERENCE not in reference.input_names():
+        raise messages.NO_REFERENCE()
     texts: list[dict[str, Any]] = []
     for k, pair in enumerate(map(_with_prompt, pairs)):
         columns_of_pair = pair if isinstance(pair, Mapping) else {}

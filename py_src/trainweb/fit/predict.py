@@ -16,7 +16,7 @@ from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined
 from trainweb.fit.options import FIT
 from trainweb.fit.plan import Batches, rows_of, warn_of_steps
-from trainweb.fit.steps import Position, located
+from trainweb.fit.steps import Position, located, said_of_gap
 from trainweb.metrics import metrics_of
 from trainweb.training.step_kind import PREDICT, StepKind
 from trainweb.training.steps import run_step
@@ -59,6 +59,11 @@ def predict(
         except (FeedError, NumericsError) as error:
             raise located(error, batch, numbers[-count:], Position(epoch=-1, step=number)) from None
         parts.append({name: array[:count] if count < size else array for name, array in results.items()})
+        lost = next((n for n, a in parts[-1].items() if a.dtype.kind == "f" and np.isnan(a).any()), None)
+        if lost is not None and (
+            gap := said_of_gap(f"Output {lost!r} has NaN.", batch, numbers[-count:], "given rows")
+        ):
+            inputs.warn(gap)
         for name, array in parts[-1].items():
             if number and array.shape[:1] != (count,):
                 raise messages.NO_ROWS_IN_OUTPUT(name=name, shape=list(array.shape), rows=count)

@@ -166,7 +166,9 @@ def request_of(prompt: Any, arguments: Mapping[str, Any], defaults: Mapping[str,
     )
 
 
-EXPECTED_PROMPT = "text or a list of token ids; make one of a chat by apply_chat_template of its tokenizer"
+EXPECTED_PROMPT = (
+    "one text or a list of token ids, a call for each; make one of a chat by apply_chat_template of its tokenizer"
+)
 COMPUTED = (
     ("position_ids", 1, "0, 1, 2, ... from the first token that is no padding, as generate counts them"),
     ("token_type_ids", 0, "0 for each token, as generate sets them"),

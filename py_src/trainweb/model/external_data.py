@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..errors import ModelError
+from ..spelling import ARGUMENT
 from .checks import check_name
 from .local import HELD, STAYS_OPEN, OpenFile, of_descriptor
 from .remote import RangedFile, RemoteRange
@@ -132,10 +133,11 @@ class ExternalData:
             check_range(end, len(view), location.name, what)
             return memoryview(view)[location.offset : end]
         if self._directory is None:
-            raise ModelError(
-                f"{what} lies in external file {location.name[:200]!r}: pass external_data={{location: bytes}} (in "
-                "JavaScript externalData: [{ path, data }]), for a model given as bytes reads no files"
-            )
+            name = repr(location.name[:200])
+            way = f"external_data={{{name}: data}}, where data is its bytes. Or give the path of the model"
+            if ARGUMENT.in_page:
+                way = f"externalData: [{{ path: {name}, data: file }}], where file is a File, a URL or bytes"
+            raise ModelError(f"{what} lies in the file {name} beside the model. Pass it, too: {way}.")
         if location.name not in self._large:
             if location.name not in self._open:
                 if len(self._open) == MAX_OPEN_FILES:

@@ -23,7 +23,7 @@ from trainweb.artifacts.builder import (
 from trainweb.artifacts.evidence import Decision, untold
 from trainweb.artifacts.parameters import UNSETTLED, select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
-from trainweb.artifacts.remarks import remark_on_file, remark_on_norms, remark_on_smoothing
+from trainweb.artifacts.remarks import remark_on_file, remark_on_norms, remark_on_smoothing, remark_on_unread
 from trainweb.backend.chosen import RUNTIME
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
@@ -491,7 +491,7 @@ def _select(graph: Graph, choices: tuple[Any, ...], batch_norm: str | None, repo
     with _noting(report):
         chosen = select_parameters(graph, graph.initializers, constants, *choices[:2])
         norms = remark_on_norms(graph, chosen, batch_norm)
-        for remark in (*remark_on_file(graph, constants), *norms):
+        for remark in (*remark_on_file(graph, constants), *remark_on_unread(graph), *norms):
             warn(remark)
     report.decisions = chosen.decisions
     report.trainable = {name: constants[name].shape for name in chosen.trainable}

@@ -76,7 +76,10 @@ def from_numpy(name: str, value: Any) -> Tensor:
     array = array_of(name, value)
     dtype = array.dtype.newbyteorder("=").name
     if dtype not in SUPPORTED:
-        raise FeedError(f"{name!r} has dtype {array.dtype}, which is not supported.")
+        steps = " Steps make numbers of texts: call 'preprocess' with the 'preprocessing' of the training data first."
+        raise FeedError(
+            f"{name!r} has dtype {array.dtype}, which is not supported.{steps if array.dtype.kind in 'OSU' else ''}"
+        )
     try:
         contiguous = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     except MemoryError as e:

@@ -264,8 +264,10 @@ function parseRows(
   return Object.fromEntries(columns);
 }
 
-function valueOf(text: string, input: Input, line: number, column: string, { fills, decimal }: Treatment): Value {
+function valueOf(text: string, input: Input, line: number, column: string, { rest, fills, decimal }: Treatment): Value {
   const isGap = isMissing(text, input);
+  const isText = input.classes !== null || input.dtype === "string";
+  refuseIf(isGap && isText && rest === "keep" && !fills.has(column), "CSV_MISSING_TEXT", { line, column });
   const value = isGap ? (fills.get(column) ?? raise("CSV_MISSING", { line, column, value: text })) : text;
   return input.dtype === "string" && input.classes === null ? value : parse(value, input, line, column, isGap ? POINT : decimal);
 }

@@ -31,6 +31,8 @@ export interface Listed {
 }
 
 /** Names of pictures: an ending of theirs, or none. */
+/** Names of folders that are parts of the data, each with a folder for each class. */
+const PART = /^(train(ing)?|val(id|idation)?|test(ing)?|dev)$/iu;
 const PICTURE = /^[^.]*$|\.(apng|avif|bmp|gif|heic|heif|ico|jfif|jpe|jpeg|jpg|pjp|pjpeg|png|tif|tiff|webp)$/iu;
 
 /**
@@ -57,6 +59,10 @@ export async function listFolder(
   const lost = files.find(({ path }) => path.length === 1);
   refuseIf(lost !== undefined, "FILE_WITHOUT_CLASS", { file: lost?.file.name });
   const folders = [...new Set(files.map(({ path }) => path[0] as string))];
+  if (classes === undefined && files.every(({ path }) => path.length > 2 && PART.test(path[0] as string))) {
+    const deeper = [...new Set(files.map(({ path }) => path[1] as string))].slice(0, SHOWN_FILES);
+    throw sessionError("PARTS_OF_DATA", { names: folders.join(", "), deeper: deeper.join(", ") });
+  }
   const inFolders = all.filter(({ path }) => path.length > 1 && !path[0]?.startsWith("."));
   const there = [...inFolders.map(({ path }) => path[0] as string), ...(isHandle(source) ? await foldersIn(source) : [])];
   const empty = [...new Set(there)].sort().filter((folder) => !folders.includes(folder));

@@ -446,7 +446,8 @@ export async function preferenceColumns(
 ): Promise<Record<string, Tensor>> {
   refuseIf(!isObject(pairs) || !(Symbol.iterator in pairs), "NOT_TEXTS", { actual: describe(pairs) });
   const isSession = Array.isArray((reference as Partial<ReferenceSession> | null)?.trainingInputNames);
-  mustBe(isSession, "reference", "a TrainingSession", reference);
+  mustBe(isSession, "reference", "a TrainingSession with the loss 'DPOLoss'", reference);
+  refuseIf(!reference.trainingInputNames.includes(REFERENCE), "NO_REFERENCE");
   const texts = Array.from(pairs, withPrompt).flatMap((pair, position) => {
     const names = isObject(pair) ? Object.keys(pair) : [];
     const column = PAIR.find((name) => !names.includes(name));

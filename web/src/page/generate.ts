@@ -10,7 +10,7 @@ import type { Resolved } from "./setting-kinds.js";
 import { GENERATE, type GenerateFields } from "./settings/generate.js";
 import { GrowingText, type Tokenizer } from "./text.js";
 
-const PROMPT = "text or a list of token ids; make one of a chat by apply_chat_template of its tokenizer";
+const PROMPT = "one text or a list of token ids, a call for each; make one of a chat by apply_chat_template of its tokenizer";
 /** Inputs that `generate` computes, with the step from token to token. */
 const COMPUTED = [
   ["position_ids", 1, "0, 1, 2, ... from the first token that is no padding, as generate counts them"],

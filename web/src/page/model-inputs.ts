@@ -67,7 +67,7 @@ export class ModelInputs {
   /** The rows of a batch, of which `given` are asked for. @throws ModelError when the file fixes another number */
   size(batchSize: number | null): number {
     if (this.rows !== null && batchSize !== null && batchSize !== this.rows) {
-      throw badSetting("batchSize", batchSize, `${this.rows}, which the first axis of the input '${this.#declared[0]?.name}' fixes in the file`);
+      throw badSetting("batchSize", batchSize, `${this.rows}, which the first axis of the input '${this.#declared[0]?.name}' fixes in the file: leave it out, or export the model with dynamic_shapes`);
     }
     return batchSize ?? this.rows ?? DEFAULT_BATCH;
   }
@@ -150,10 +150,13 @@ export class ModelInputs {
   /** @throws FeedError for arrays without an input that is read */
   require(data: Dataset, source: string): void {
     const { columns } = data;
-    const missing = this.#declared.find(({ name }) => columns !== null && !columns.has(name) && !this.#unread.includes(name));
-    if (missing !== undefined) {
+    const missing = this.#declared.filter(({ name }) => columns !== null && !columns.has(name) && !this.#unread.includes(name));
+    if (missing[0] !== undefined) {
       const [names, inputs] = [[...(columns?.keys() ?? [])], this.#declared.map(({ name }) => name)];
-      throw sessionError("NO_INPUT", { source, name: missing.name, names: names.join(", "), inputs: inputs.join(", ") });
+      const others = names.filter((name) => !inputs.includes(name));
+      const values = { source, name: missing[0].name, names: names.join(", "), inputs: inputs.join(", ") };
+      refuseIf(others.length === 1 && missing.length === 1 && source === "data", "OTHER_NAME", { ...values, other: others[0] });
+      throw sessionError(others.length > 0 ? "NOT_PREPARED" : "NO_INPUT", values);
     }
     const { name = "", dtype, dims } = this.#declared.at(-1) ?? {};
     const isSequence = dtype === "int64" && (dims?.length ?? 0) > 1 && typeof dims?.[1] !== "number";

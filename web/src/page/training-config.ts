@@ -111,6 +111,7 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
   const { loss, optimizer, lora, ema, head, frozenParams, sampleWeight, ...rest } = Object.fromEntries(entries) as Fields;
   const isHeadLeft = frozenParams === ALL_BUT_HEAD && head !== undefined && head !== null;
   refuseSettingIf(frozenParams === ALL_BUT_HEAD && !isHeadLeft, "frozenParams", frozenParams, "used with 'head'");
+  refuseSettingIf(typeof frozenParams === "string" && !isHeadLeft, "frozenParams", frozenParams, 'an array of names, or "all but head"');
   const others: Fields = frozenParams === undefined || isHeadLeft ? rest : { ...rest, frozenParams };
   const besides = ["loss", "optimizer", "learningRate", "lora", "ema", "head", "sampleWeight", ...more];
   const resolved = checkFields("config", "", others, CONFIG, besides);

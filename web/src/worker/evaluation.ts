@@ -71,10 +71,8 @@ export class Evaluation {
     const [loss, count] = results;
     const scale = isSum ? times : 1;
     const value = numbersOf(loss, this.#spec.loss)[0] as number;
-    const gap = Number.isFinite(value) ? null : textOfGap(`The loss is ${show(value)}.`, batch, this.#data);
-    if (gap !== null && !this.#core.notices.has(gap)) {
-      this.#core.notices.add(gap);
-      log("warning", gap);
+    if (!Number.isFinite(value)) {
+      warnOfGap(this.#core, `The loss is ${show(value)}.`, batch, this.#data);
     }
     this.#mean.add(value / scale, (output === null ? rows : numbersOf(count, output)[0] as number) / times);
   }
@@ -103,6 +101,15 @@ export class Evaluation {
 /** The fetches for a loss and its divisor. */
 export function fetchesOfLoss(name: string, count: string | null): Fetch[] {
   return count === null ? [{ name }] : [{ name }, { name: count }];
+}
+
+/** Warn, once in a session, of the first NaN or infinity of a batch, with its input and row. */
+export function warnOfGap(core: SessionCore, reason: string, batch: FailedBatch, source: string): void {
+  const gap = textOfGap(reason, batch, source);
+  if (gap !== null && !core.notices.has(gap)) {
+    core.notices.add(gap);
+    log("warning", gap);
+  }
 }
 
 /** A batch whose step failed. */

@@ -4,7 +4,7 @@ import type { WireBatch } from "../wire/fit.js";
 import type { NamedTensor } from "../wire/protocol.js";
 import { firstRows, takeRows } from "./feeds.js";
 import { located } from "./places.js";
-import { failedBatch } from "./evaluation.js";
+import { failedBatch, warnOfGap } from "./evaluation.js";
 import type { SessionCore } from "./session-core.js";
 import { EVAL, stepKind } from "./step-kind.js";
 
@@ -32,8 +32,16 @@ export async function predictBatch(
   try {
     const feeds = rows < whole ? batch.feeds.map((feed) => takeRows(feed, rows, order)) : batch.feeds;
     const { results } = await core.step(kind, feeds, outputs.map((name) => ({ name })));
+    const lost = results.find(({ dtype, data }) => dtype === "float32" && data instanceof Uint8Array && hasNaN(data));
+    if (lost !== undefined) {
+      warnOfGap(core, `Output '${lost.name}' has NaN.`, failedBatch(batch), "given rows");
+    }
     return results.map((result) => (rows < whole && result.dims[0] === whole ? firstRows(result, rows) : result));
   } catch (error) {
     throw located(error, failedBatch(batch), { epoch: 0, batch: Math.floor(batch.first / whole) + 1 });
   }
+}
+
+function hasNaN(bytes: Uint8Array): boolean {
+  return new Float32Array(bytes.slice().buffer).some(Number.isNaN);
 }

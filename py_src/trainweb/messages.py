@@ -5,7 +5,7 @@ A text is a template of `str.format`; `{x!r}` is a value as Python shows it, als
 
 from __future__ import annotations
 
-from trainweb import device_messages
+from trainweb import page_messages
 from trainweb.errors import (
     BufferSizeError,
     CheckpointError,
@@ -81,13 +81,6 @@ MEMBER_LOST = Message(
     "and only the other members.",
 )
 OTHER_MASKS = Message(ModelError, "The masks do not cancel: all members need the same keys and round.")
-NO_BRIDGE = Message(
-    SessionError,
-    "No connection to {url}: does `python -m trainweb.flower` run there, and may pages of this site connect?",
-)
-NO_WEBSOCKET = Message(SessionError, "No WebSocket is here: set globalThis.WebSocket, in Node 20 to that of 'ws'.")
-BRIDGE_CLOSED = Message(SessionError, "The connection to the bridge ended (code {code}): {reason}.")
-BAD_BRIDGE = Message(SessionError, "The bridge sent an unexpected message: {fault}.")
 
 # Feeds and fetches.
 
@@ -179,17 +172,11 @@ CHECKPOINT_TOO_LARGE = Message(
     "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Get the parameters with "
     "getContiguousParameters() or exportWeights().",
 )
-NOT_IN_BUNDLE = Message(
-    SessionError,
-    "The bundle was not compiled for {what}, and it contains no models to compile from. Make the bundle with "
-    "`trainweb compile`, which includes the models, or create the session from its artifacts.",
-)
 OTHER_PARAMETERS = Message(ModelError, "The parameters of the models differ from the parameters of the compiled plans.")
 NO_GPU_KERNEL = Message(
     UnsupportedError,
     "This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. Device 'wasm' runs it.",
 )
-ONLY_ON_CPU = Message(UnsupportedError, "The bundle has plans of this step for the CPU only.")
 ARENA_LIMIT = Message(
     LimitError, "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}."
 )
@@ -236,7 +223,6 @@ CLASS_WITHOUT_FILES = Message(FeedError, "The class {name!r} has no files; there
 COLUMN_ROWS = Message(
     FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
-NO_TENSOR = Message(FeedError, "{name!r} is {actual}: give a tensor, as 'readImage' makes of a picture, or arrays.")
 DATES = Message(FeedError, "{name!r} has dates. Days are numbers: np.asarray(dates, 'M8[D]').astype('float32').")
 SEVERAL_SETS = Message(FeedError, "{name!r} is a data set of its own: give only one of them, as data[{name!r}].")
 NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows: one row is a list of one.")
@@ -245,12 +231,6 @@ OBJECTS_IN_COLUMN = Message(
     "{name!r} has Python objects of type {kinds}. Row {row} has {value!r}. A column has only numbers or only texts. "
     "Drop rows without a label: df.dropna(subset=[{name!r}]). Fill other missing texts, as "
     "astype(object).fillna('none') of pandas and fill_null('none') of polars do, or convert numbers to float32.",
-)
-INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
-NOT_NUMBERS = Message(
-    FeedError,
-    "{name!r} has {actual} among its values: give numbers (null is a missing one), bigints, booleans or texts (for a "
-    "missing one the text that 'missing' filled in).",
 )
 TEXT_VALUES = Message(
     FeedError,
@@ -311,9 +291,6 @@ ROW_TYPE = Message(
     "Rows of different lengths are padded by 'bucket' of a Dataset.",
 )
 RAGGED_VALUE = Message(FeedError, "Row {position} of the data has no array as {name!r}: {reason}")
-DISPOSED_VALUE = Message(
-    FeedError, "Row {position} of the data has a disposed tensor as {name!r}: keep tensors until the fit ends."
-)
 IN_ROW = Message(FeedError, "{name!r} of row {row} of the {data} is out of range ({place}). {reason}")
 NAN_IN_ROW = Message(
     NumericsError,
@@ -651,7 +628,6 @@ METRIC_OF_GRADIENT = Message(
 METRIC_SHAPES = Message(
     FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
 )
-METRIC_TYPE = Message(FeedError, "A metric cannot compare values of type {dtype}: give float32, int64 or int32.")
 AUC_SHAPE = Message(
     FeedError,
     "{name} compares predictions [rows, classes] or [rows] with targets [rows]; it got {scores!r} and {targets!r}.",
@@ -674,21 +650,6 @@ CHECKPOINT_DAMAGED = Message(CheckpointError, "The checkpoint {name!r} in {folde
 NO_ROOM = Message(
     StorageError,
     "There is no room for the checkpoint {name!r} of {needed} bytes in {folder!r}: {reason}. The old one is intact.",
-)
-NO_STORAGE = Message(
-    StorageError,
-    "There is no storage for checkpoints here, neither a private file system nor IndexedDB ({reason}). "
-    "Keep the bytes that save() returns.",
-)
-NO_STORE_FOLDER = Message(StorageError, "Outside of browsers name a folder: new CheckpointStore('checkpoints').")
-NO_BACKEND = Message(
-    StorageError,
-    "There is no storage for checkpoints of backend {backend!r} here ({reason}). "
-    "Leave out the backend to use another, or keep the bytes that save() returns.",
-)
-UNREAD_PICTURES = Message(
-    UnsupportedError,
-    "Reading a picture needs a browser, which decodes it. In Node, Deno and Bun give its pixels as a Tensor.",
 )
 MODEL_AS_CHECKPOINT = Message(CheckpointError, "This is an ONNX model. Give the file that save() of a session made.")
 NO_SNAPSHOT = Message(CheckpointError, "This is not a store's checkpoint: its format is {actual!r}, not {expected!r}.")
@@ -813,4 +774,4 @@ GPU_OUTSIDE_PAGE = Message(
 
 def table() -> dict[str, Message]:
     """Return all messages by name."""
-    return {name: value for name, value in (globals() | vars(device_messages)).items() if isinstance(value, Message)}
+    return {name: value for name, value in (globals() | vars(page_messages)).items() if isinstance(value, Message)}

@@ -120,7 +120,7 @@ CONSTANTS = {
     pretrained: ("GRAPHS", "WEIGHTS", "INDEX"),
     weights: ("GIVEN", "SPARE"),
     find_rate: ("BETA", "DIVERGED", "SKIPPED_START", "SKIPPED_END", "BUFFER"),
-    fit_plan: ("NAMED_CLASSES",),
+    fit_plan: ("COMPARED_LABELS", "NAMED_CLASSES"),
     store: ("FORMAT", "LONGEST_NAME", "MAX_NAME"),
     safetensors: ("TENSOR_LIMIT",),
     dataset: ("SPLIT_STREAM",),

@@ -24,8 +24,8 @@ from trainweb.message import Message
 
 RELEASED = Message(ReleasedError, "This session was released; create a new one.")
 
-# Warnings of both languages. Others are FURTHER_COLUMNS, MISSING_CLASSES, PADDED_CLASSES, PROMPT_DIFFERS and
-# UNPREPARED_VALIDATION.
+# Warnings of both languages. Others are COPIED_LABELS, FURTHER_COLUMNS, MISSING_CLASSES, PADDED_CLASSES, PROMPT_DIFFERS
+# and UNPREPARED_VALIDATION.
 
 DONE_FIT = Message(
     ModelError,
@@ -433,6 +433,11 @@ MISSING_CLASSES = Message(
     FeedError,
     "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give the option 'stratify', "
     "or shuffle the rows before.",
+)
+COPIED_LABELS = Message(
+    FeedError,
+    "The labels {name!r} are equal to {other!r}, so the model learns to copy. Shift them: the label of a token is the "
+    "next token. '{argument.from_text}' of Dataset makes such rows.",
 )
 TWO_VALIDATIONS = Message(ModelError, "Give validation data, or a share to split off, but not both.")
 METRICS_WITHOUT_DATA = Message(

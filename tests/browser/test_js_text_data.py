@@ -6,10 +6,12 @@ from typing import Any
 from tests.python.test_text_data import (
     BATCHES,
     CHATS,
+    COPIES,
     FAULTS,
     LETTERS,
     TABLE,
     TEXTS,
+    TOKENS,
     Letters,
     Recorded,
     batches_of,
@@ -109,6 +111,33 @@ def test_a_schedule_knows_the_batches_of_texts(js: JsPage) -> None:
     assert count == len(list(Dataset.from_text(TEXTS, Letters(), **LETTERS)))
     assert fits[0] == fits[1] and fits[0][0] == 2 * -(-count // 3)
     assert message.startswith("Linear needs 'total'")
+
+
+def test_labels_that_are_the_tokens_are_named(js: JsPage) -> None:
+    script = """
+      const tensor = (rows) =>
+        new trainweb.Tensor("int64", BigInt64Array.from(rows.flat(), BigInt), [rows.length, rows[0].length]);
+      const said = [];
+      const { warn } = console;
+      for (const labels of given.labels) {
+        const warnings = [];
+        console.warn = (text) => warnings.push(text);
+        const s = await trainweb.TrainingSession.createFromModel("/golden/generate/llama.onnx", {
+          loss: { type: "CrossEntropyLoss", ignoreIndex: -100 }, optimizer: "SGD",
+        });
+        const mask = given.tokens.map((row) => row.map(() => 1));
+        const data = { input_ids: tensor(given.tokens), attention_mask: tensor(mask), labels: tensor(labels) };
+        await s.fit(data);
+        await s.fit(data);
+        await s.release();
+        console.warn = warn;
+        said.push(warnings.filter((text) => text.includes("The labels 'labels' are equal to")));
+      }
+      return said;
+    """
+    said = js.run(script, given={"tokens": TOKENS, "labels": [labels for labels, _ in COPIES.values()]})
+    assert [len(texts) for texts in said] == [int(copies) for _, copies in COPIES.values()]
+    assert all("equal to 'input_ids'" in text and "'fromText'" in text for texts in said for text in texts)
 
 
 def test_chats_that_are_text_already_have_the_rows_and_warnings_of_python(js: JsPage) -> None:

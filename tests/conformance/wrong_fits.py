@@ -57,7 +57,7 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
         changed(2, labels=["no", "yes"]),
         {},
         "FeedError",
-        "'labels' has texts, .* by parsing digits, .*'categories'",
+        r"'labels' has texts, .* (float|Number)\(\) of digits, .*'categories'",
     ),
     (
         Data([{"x": "a fox", "labels": 1}]),

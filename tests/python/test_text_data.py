@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -458,6 +459,29 @@ def test_a_schedule_knows_the_batches_of_texts(more: dict[str, Any], accumulate:
     assert fits[0].epochs[-1].learning_rate == fits[1].epochs[-1].learning_rate
     with pytest.raises(TrainwebError, match="Linear needs 'total'"):
         session.fit(data.filter(bool), schedule="Linear", **options)
+
+
+TOKENS = [[1, 5, 3, 7], [2, 6, 4, 8]]
+COPIES: dict[str, tuple[list[list[int]], bool]] = {
+    "the tokens": (TOKENS, True),
+    "tokens whose prompt is not learned": ([[-100, -100, 3, 7], [-100, 6, 4, 8]], True),
+    "the next tokens": ([[5, 3, 7, 0], [6, 4, 8, 0]], False),
+    "nothing": ([[-100] * 4] * 2, False),
+    "one class, as in the mask": ([[1] * 4] * 2, False),
+}
+
+
+@pytest.mark.parametrize(("labels", "copies"), COPIES.values(), ids=COPIES)
+def test_labels_that_are_the_tokens_are_named(labels: list[list[int]], *, copies: bool) -> None:
+    """Datasets of transformers have such labels, because its models shift them."""
+    data = {"input_ids": TOKENS, "attention_mask": [[1] * 4] * 2, "labels": labels}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            model().fit({name: np.array(rows) for name, rows in data.items()}, progress=False)
+    said = [str(one.message) for one in caught if "equal to 'input_ids'" in str(one.message)]
+    assert len(said) == 2 * copies
+    assert not any("attention_mask" in text for text in said)
 
 
 def test_labels_of_padding_change_no_loss() -> None:

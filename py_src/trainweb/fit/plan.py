@@ -165,6 +165,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     labels = [name for name in inputs.values if name not in core.models.own.weights][-1:]
     train, validation = split_data(inputs, data, settings.get("validation_data"), share, labels, stratify=stratify)
     inputs.require(train, "data")
+    warn_of_copies(inputs, [name for _, name in core.models.own.pairs], train)
     if validation is not None:
         ModelInputs(core.inputs["eval"]).require(validation, "validation data")
         warn_of_steps(inputs, train.preprocessing, validation, "validation rows")
@@ -325,6 +326,8 @@ def schedule_of(schedule: Any, learning_rate: float | None, steps: int | None) -
 
 NAMED_CLASSES = 10
 """Largest number of classes that a warning names."""
+COMPARED_LABELS = 4096
+"""Labels of tokens that are compared with the tokens."""
 
 
 def split_data(
@@ -355,6 +358,21 @@ def warn_of_steps(inputs: ModelInputs, done: Sequence[Mapping[str, Any]], data: 
     if any(step["input"] in (data.columns or {}) for step in lacking):
         steps = ", ".join(f"{step['type']} of {step['input']!r}" for step in lacking)
         inputs.warn(messages.UNPREPARED_VALIDATION(source=source, steps=steps))
+
+
+def warn_of_copies(inputs: ModelInputs, names: Sequence[str], data: Dataset) -> None:
+    """Warn of labels of tokens that are the tokens of another input: a loss of ours does not shift them."""
+    columns = {
+        name: array for name, array in (data.columns or {}).items() if array.dtype.kind == "i" and array.ndim == 2
+    }
+    for name in (name for name in names if name in columns):
+        labels = columns[name].reshape(-1)[:COMPARED_LABELS]
+        learned = labels >= 0
+        for other, tokens in columns.items():
+            is_other = other != name and tokens.shape == columns[name].shape and learned.any()
+            is_same = is_other and (tokens.reshape(-1)[:COMPARED_LABELS] == labels)[learned].all()
+            if is_same and np.ptp(labels[learned]) > 1:
+                inputs.warn(messages.COPIED_LABELS(name=name, other=other))
 
 
 def warn_of_missing(names: Sequence[str], train: Dataset, validation: Dataset) -> None:

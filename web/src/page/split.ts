@@ -1,9 +1,11 @@
 /** Training and validation data of a fit; `trainweb/fit/plan.py` is the same in Python. */
 
+import type { Tensor } from "onnxruntime-common";
+
 import type { Dataset, DataSource } from "../data/dataset.js";
 import { labelsOf } from "../data/split.js";
 import type { PreprocessingStep } from "../data/table.js";
-import { NAMED_CLASSES } from "../wire/constants.js";
+import { COMPARED_LABELS, NAMED_CLASSES } from "../wire/constants.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import type { ModelInputs } from "./model-inputs.js";
@@ -44,6 +46,22 @@ export function warnOfSteps(inputs: ModelInputs, expected: readonly Preprocessin
   if (lacking.some(({ input }) => data.columns?.has(input))) {
     const steps = lacking.map(({ type, input }) => `${type} of '${input}'`).join(", ");
     inputs.warn("UNPREPARED_VALIDATION", { source, steps });
+  }
+}
+
+/** Warn of labels of tokens that are the tokens of another input: a loss of ours does not shift them. */
+export function warnOfCopies(inputs: ModelInputs, names: readonly string[], { columns }: Dataset): void {
+  const start = ({ data }: Tensor): number[] => Array.from(data.slice(0, COMPARED_LABELS) as ArrayLike<number | bigint>, Number);
+  const ofTokens = [...(columns ?? [])].filter(([, { type, dims }]) => type === "int64" && dims.length === 2);
+  for (const [name, given] of ofTokens.filter(([one]) => names.includes(one))) {
+    const labels = start(given);
+    const learned = labels.filter((label) => label >= 0);
+    for (const [other, tokens] of ofTokens.filter(([one, { dims }]) => one !== name && dims.join() === given.dims.join())) {
+      const copies = start(tokens).every((token, k) => (labels[k] as number) < 0 || token === labels[k]);
+      if (copies && Math.max(...learned) - Math.min(...learned) > 1) {
+        inputs.warn("COPIED_LABELS", { name, other });
+      }
+    }
   }
 }
 

@@ -31,7 +31,7 @@ import type { FitControl, FitEvent } from "./events.js";
 import { scheduleOf } from "./rates.js";
 import { ModelInputs } from "../model-inputs.js";
 import { hasFunctions, metricsOf, type MetricFunction, type Metrics, type ValuesOf } from "../own-metrics.js";
-import { FITTED, splitData, warnOfSteps } from "../split.js";
+import { FITTED, splitData, warnOfCopies, warnOfSteps } from "../split.js";
 import type { Schedule } from "./schedule.js";
 import type { Resolved } from "../setting-kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
@@ -131,6 +131,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const classes = typeof plain.stratify === "string" ? inputName(plain.stratify, info.trainingInputNames) : labelsOf(info.trainingInputNames, info).at(-1);
   const [train, validation] = splitData(inputs, classes as string, data, settings.validationData ?? null, plain);
   inputs.require(train, "data");
+  warnOfCopies(inputs, info.pairs.map(([, name]) => name), train);
   if (validation !== null) {
     new ModelInputs(info, "eval").require(validation, "validation data");
     warnOfSteps(inputs, train.preprocessing, validation, "validation rows");

@@ -606,8 +606,8 @@ UNWEIGHTED_METRIC = Message(
 )
 NO_PERPLEXITY = Message(
     ModelError,
-    "Perplexity is the exponential of a mean cross entropy without weights of rows, and {name} is none. Ask for that "
-    "of an output whose only loss is one, or take the exponential of the loss yourself.",
+    "Perplexity is the exponential of a mean cross entropy without weights of rows; {name} is something else. Ask for "
+    "the perplexity of an output whose only loss is such a mean, or take the exponential of the loss yourself.",
 )
 METRIC_TWICE = Message(ModelError, "The metric {name!r} is given twice: evaluate takes one of them a call.")
 FUNCTION_OF_OUTPUT = Message(

@@ -141,5 +141,5 @@ def test_areas_with_weights_and_metrics_of_distributions_are_those_of_python(js:
     with trainweb.TrainingSession.from_model(MODEL, loss=loss, **OPTIONS) as s:
         data = {"x": X, f"{OUTPUT}_labels": shares}
         assert s.evaluate(data, metrics={OUTPUT: ["accuracy", "perplexity"]}, batch_size=20) == found["values"][2]
-    assert "and the loss is none. Ask for that of an output" in found["refused"][0]
+    assert "the loss is something else. Ask for the perplexity of an output" in found["refused"][0]
     assert "a function needs a name: { name: function }" in found["refused"][1]

@@ -97,7 +97,7 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (data(8), FULL | {"metrics": ["mae", "mae"]}, "ModelError", "'mae' is given twice"),
     (data(8), FULL | {"metrics": ["mae"], "predictions": "y"}, "ModelError", "predictions is 'y'"),
     (data(8), FULL | {"metrics": {"y": "mae"}}, "ModelError", "predictions is 'y'"),
-    (data(8), FULL | {"metrics": {"logits": "perplexity"}}, "ModelError", "and logits_loss is none. Ask"),
+    (data(8), FULL | {"metrics": {"logits": "perplexity"}}, "ModelError", "logits_loss is something else. Ask"),
     (data(8), FULL | {"metrics": {"logits": "mae"}, "predictions": "logits"}, "ModelError", "left out with metrics of"),
     (data(8), {"accumulate": 0}, "ModelError", "accumulate is 0; it must be an integer >= 1"),
     (data(8), {"accumulate": {"steps": 0}}, "ModelError", "steps is 0; it must be an integer >= 1"),

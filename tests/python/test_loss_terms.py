@@ -239,8 +239,8 @@ def test_names_of_outputs_come_from_the_terms_alone() -> None:
 @pytest.mark.parametrize(
     ("metrics", "options", "text"),
     [
-        ({"age": "perplexity"}, {}, "a mean cross entropy without weights of rows, and age_loss is none"),
-        ("perplexity", {}, "and the loss is none. Ask for that of an output"),
+        ({"age": "perplexity"}, {}, "a mean cross entropy without weights of rows; age_loss is something else"),
+        ("perplexity", {}, "the loss is something else. Ask for the perplexity of an output"),
         ({"kind": "accuracy"}, {"predictions": "age"}, "predictions is 'age'; it must be left out"),
         ({"kinds": "accuracy"}, {}, "predictions is 'kinds'"),
         ({"kind": {"own": lambda a, b: 0.0}}, {}, "cannot be one of an output's metrics"),
@@ -303,10 +303,10 @@ def test_only_mean_cross_entropies_have_a_perplexity(loss: Any, has_one: bool) -
             result = s.evaluate(labels, metrics="perplexity", batch_size=4)
             assert result["perplexity"] == pytest.approx(np.exp(result["loss"]))
         else:
-            with pytest.raises(ModelError, match="and the loss is none"):
+            with pytest.raises(ModelError, match="the loss is something else"):
                 s.evaluate(labels, metrics="perplexity")
     if name == "CrossEntropyLoss":
-        with session(loss, "kind", sample_weight="w") as s, pytest.raises(ModelError, match="and the loss is none"):
+        with session(loss, "kind", sample_weight="w") as s, pytest.raises(ModelError, match="the loss is something else"):
             s.evaluate({**labels, "w": np.ones(len(labels["x"]), np.float32)}, metrics="perplexity")
 
 

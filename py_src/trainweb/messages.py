@@ -5,7 +5,7 @@ A text is a template of `str.format`; `{x!r}` is a value as Python shows it, als
 
 from __future__ import annotations
 
-from trainweb import page_messages
+from trainweb import web_messages
 from trainweb.errors import (
     BufferSizeError,
     CheckpointError,
@@ -779,4 +779,4 @@ GPU_OUTSIDE_PAGE = Message(
 
 def table() -> dict[str, Message]:
     """Return all messages by name."""
-    return {name: value for name, value in (globals() | vars(page_messages)).items() if isinstance(value, Message)}
+    return {name: value for name, value in (globals() | vars(web_messages)).items() if isinstance(value, Message)}

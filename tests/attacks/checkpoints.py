@@ -141,7 +141,7 @@ def bytes_cases() -> dict[str, Case]:
     return {
         "empty": (b"", CheckpointError, "at least 8 bytes"),
         "seven_bytes": (b"1234567", CheckpointError, "at least 8 bytes"),
-        "model": (good_model().SerializeToString(), CheckpointError, "identifier"),
+        "model": (good_model().SerializeToString(), CheckpointError, "ONNX model"),
         "html": (b"<html><body>404</body></html>", CheckpointError, "HTML"),
         "git_lfs": (
             b"version https://git-lfs.github.com/spec/v1\n",

@@ -30,7 +30,7 @@ SETTINGS = {(page, OTHER_TYPE) for page in ("debug", "pictures", "resume", "sess
 """Settings in a variable need a type."""
 ELEMENTS = {("losses", OTHER_TYPE), ("losses", NOT_CALLABLE), ("series", NO_OVERLOAD), ("table", OTHER_TYPE)}
 """The data of a tensor may be of bigints or texts."""
-COLUMNS = {("data", MAYBE_NULL), ("data", MAYBE_UNDEFINED), ("data", NO_OVERLOAD)}
+COLUMNS = {("data", MAYBE_NULL), ("data", MAYBE_UNDEFINED), ("data", NO_MEMBER)}
 COLUMNS |= {("elsewhere", code) for code in (MAYBE_NULL, IS_UNDEFINED, NO_MEMBER, NOT_UNDEFINED)}
 """A stream has no columns, and a table may lack one."""
 PANELS = {("fit", OBJECT_NULL), ("fit", NO_MEMBER)}

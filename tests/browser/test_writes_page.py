@@ -77,7 +77,7 @@ def test_it_says_what_it_takes_and_learns_a_proverb_by_heart(page: Page, tmp_pat
     page.fill("#beginning", "time is")
     page.locator("#temperature").fill("0.2")
     page.set_input_files("#resume", tmp_path / "writer.onnx")
-    expect(page.locator("#alert")).to_contain_text("writer.onnx cannot be resumed: not a checkpoint", timeout=READY_MS)
+    expect(page.locator("#alert")).to_contain_text("cannot be resumed: This is an ONNX model", timeout=READY_MS)
     page.set_input_files("#resume", tmp_path / "writer.checkpoint")
     expect(page.locator("#status")).to_have_text("writer.checkpoint goes on where it was saved.", timeout=READY_MS)
     page.click("#write")

@@ -177,7 +177,7 @@ def test_models_of_a_bundle_are_those_it_was_made_of(core: SessionCore) -> None:
 @pytest.mark.parametrize(
     ("options", "name", "text"),
     [
-        ({"memory_budget": -1}, "LimitError", "memory_budget"),
+        ({"memory_budget": -1}, "LimitError", "memoryBudget"),
         ({"limits": {"arena_bytes": -1}}, "LimitError", "arena_bytes"),
         ({"limits": {"arena": 1}}, "LimitError", "'arena'"),
     ],

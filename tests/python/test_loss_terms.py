@@ -306,7 +306,10 @@ def test_only_mean_cross_entropies_have_a_perplexity(loss: Any, has_one: bool) -
             with pytest.raises(ModelError, match="the loss is something else"):
                 s.evaluate(labels, metrics="perplexity")
     if name == "CrossEntropyLoss":
-        with session(loss, "kind", sample_weight="w") as s, pytest.raises(ModelError, match="the loss is something else"):
+        with (
+            session(loss, "kind", sample_weight="w") as s,
+            pytest.raises(ModelError, match="the loss is something else"),
+        ):
             s.evaluate({**labels, "w": np.ones(len(labels["x"]), np.float32)}, metrics="perplexity")
 
 

@@ -91,7 +91,7 @@ def test_every_message_is_raised_with_its_fields() -> None:
 
 
 def test_each_message_has_a_name_of_its_own() -> None:
-    texts = [(ROOT / "py_src" / "trainweb" / name).read_text() for name in ("messages.py", "page_messages.py")]
+    texts = [(ROOT / "py_src" / "trainweb" / name).read_text() for name in ("messages.py", "web_messages.py")]
     names = [
         target.id
         for s in ast.parse("\n".join(texts).replace("from __future__ import annotations", "")).body

@@ -174,8 +174,6 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if train.columns is None and options["shuffle"]:
         raise messages.SHUFFLED_STREAM()
-    if train.columns is not None and options["steps_per_epoch"] is not None:
-        raise messages.STEPS_OF_ARRAYS()
     check_generators(train, validation, options, is_kept=settings.get("checkpoint") is not None)
     if options["ema"] and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
@@ -222,6 +220,8 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
 
 def check_generators(train: Dataset, validation: Dataset | None, options: Mapping[str, Any], *, is_kept: bool) -> None:
     """Raise FeedError for a generator object or iterator that has been read, or that the fit may read again."""
+    if train.columns is not None and options["steps_per_epoch"] is not None:
+        raise messages.STEPS_OF_ARRAYS()
     again = is_kept or options["epochs"] > 1
     trains_again = is_kept or (again and options["steps_per_epoch"] is None)
     for source, data, is_again in (("data", train, trains_again), ("validation data", validation, again)):

@@ -219,7 +219,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
 
 
 def check_generators(train: Dataset, validation: Dataset | None, options: Mapping[str, Any], *, is_kept: bool) -> None:
-    """Raise FeedError for a generator object or iterator that has been read, or that the fit may read again."""
+    """Raise FeedError for steps an epoch of arrays, and for an iterator that was read or that the fit reads again."""
     if train.columns is not None and options["steps_per_epoch"] is not None:
         raise messages.STEPS_OF_ARRAYS()
     again = is_kept or options["epochs"] > 1

@@ -92,6 +92,10 @@ def test_predictions_of_buckets_are_in_the_order_of_the_rows(js: JsPage, plain_s
           counts.push(confusionMatrix.flat().reduce((a, b) => a + b));
           await s.release();
         }
+        const weighted = { loss: "CrossEntropyLoss", sampleWeight: { name: "weights", of: "labels" } };
+        const weighed = await TrainingSession.createFromModel("/tokens.onnx", weighted);
+        await weighed.evaluate(bucketed(tagged.map((row) => ({ ...row, weights: Array(row.ids.length).fill(1) })), {}));
+        await weighed.release();
         console.warn = before;
         return [found, counts, warned, wrong];""",
         given=[row["ids"].tolist() for row in ROWS],
@@ -102,7 +106,7 @@ def test_predictions_of_buckets_are_in_the_order_of_the_rows(js: JsPage, plain_s
     places = sum(3 if n <= 3 else 5 if n <= 5 else 8 for n in LENGTHS)
     assert counts == [places, places, places, sum(LENGTHS)]
     notice = "trainweb: 'bucket' pads 'labels' with 0, which counts as a class. Give another number"
-    assert [text[: len(notice)] for text in warned] == [notice, notice]
+    assert [text[: len(notice)] for text in warned] == [notice, notice, notice]
     assert all("'ids' of row 3 of the data" in message for message in wrong)
 
 

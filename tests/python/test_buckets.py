@@ -111,6 +111,17 @@ def test_padded_labels_do_not_count() -> None:
     assert list(counts.values()) == [places, places, places, sum(LENGTHS)]
 
 
+def test_padded_labels_are_named_beside_their_weights() -> None:
+    """The weights are the last input then, not the labels."""
+    rows = [row | {"weights": np.ones(len(row["ids"]), np.float32)} for row in TAGGED]
+    weights = {"name": "weights", "of": "labels"}
+    with trainweb.TrainingSession.from_model(tokens(), loss="CrossEntropyLoss", sample_weight=weights) as s:
+        for call in (s.evaluate, lambda data: s.fit(data, progress=False)):
+            s._core.notices.clear()
+            with pytest.warns(UserWarning, match="'bucket' pads 'labels' with 0, which counts as a class"):
+                call(Dataset(rows).bucket(length, [3, 5, 8], 2))
+
+
 @pytest.mark.parametrize(
     ("fill", "said"),
     [

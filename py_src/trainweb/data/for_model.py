@@ -140,8 +140,11 @@ class ModelInputs:
         stream.is_padded = data.is_padded or (remainder == "pad" and not data.is_batched)
         return stream
 
-    def require(self, data: Dataset, source: str) -> None:
-        """Raise FeedError for arrays without an input that is read."""
+    def require(self, data: Dataset, source: str, weights: Container[str]) -> None:
+        """Raise FeedError for arrays without an input that is read, and warn of labels that padding changes.
+
+        The labels are the last input that is not one of `weights`.
+        """
         for name in self.values if data.columns is not None else ():
             if name not in (data.columns or {}) and name not in self._unread:
                 others = [str(column) for column in data.columns or {} if column not in self.values]
@@ -150,7 +153,7 @@ class ModelInputs:
                 message = messages.OTHER_NAME if is_renamed else messages.NOT_PREPARED if others else messages.NO_INPUT
                 found = {"names": ", ".join(data.columns or {}), "inputs": ", ".join(self.values)}
                 raise message(source=source, name=name, **found, **({"other": others[0]} if is_renamed else {}))
-        for name, labels in [*self.values.items()][-1:]:
+        for name, labels in [(name, value) for name, value in self.values.items() if name not in weights][-1:]:
             is_sequence = labels.dtype == "int64" and not all(isinstance(dim, int) for dim in (labels.shape or ())[1:2])
             if is_sequence and name not in self._unread and (data._zeros is None or name in data._zeros):
                 self.warn(messages.PADDED_CLASSES(name=name))

@@ -164,10 +164,10 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     share, stratify = options["validation_split"], options["stratify"]
     labels = [name for name in inputs.values if name not in core.models.own.weights][-1:]
     train, validation = split_data(inputs, data, settings.get("validation_data"), share, labels, stratify=stratify)
-    inputs.require(train, "data")
+    inputs.require(train, "data", core.models.own.weights)
     warn_of_copies(inputs, [name for _, name in core.models.own.pairs], train)
     if validation is not None:
-        ModelInputs(core.inputs["eval"]).require(validation, "validation data")
+        ModelInputs(core.inputs["eval"]).require(validation, "validation data", core.models.own.weights)
         warn_of_steps(inputs, train.preprocessing, validation, "validation rows")
     core.preprocessing = train.preprocessing
     if train.is_batched and settings.get("batch_size") is not None:

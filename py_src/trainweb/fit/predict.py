@@ -109,7 +109,7 @@ def _checked(
         raise messages.NO_AVERAGES()
     inputs = ModelInputs(core.inputs["eval"], unread, core.notices)
     dataset = inputs.dataset(data)
-    inputs.require(dataset, "data")
+    inputs.require(dataset, "data", core.models.own.weights)
     warn_of_steps(inputs, core.preprocessing, dataset, "given rows")
     if dataset.is_batched and options["batch_size"] is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")

@@ -147,8 +147,12 @@ export class ModelInputs {
     }
   }
 
-  /** @throws FeedError for arrays without an input that is read */
-  require(data: Dataset, source: string): void {
+  /**
+   * Warn of labels that padding changes; they are the last input that is not one of `weights`.
+   *
+   * @throws FeedError for arrays without an input that is read
+   */
+  require(data: Dataset, source: string, weights: readonly string[]): void {
     const { columns } = data;
     const missing = this.#declared.filter(({ name }) => columns !== null && !columns.has(name) && !this.#unread.includes(name));
     if (missing[0] !== undefined) {
@@ -158,7 +162,7 @@ export class ModelInputs {
       refuseIf(others.length === 1 && missing.length === 1 && source === "data", "OTHER_NAME", { ...values, other: others[0] });
       throw sessionError(others.length > 0 ? "NOT_PREPARED" : "NO_INPUT", values);
     }
-    const { name = "", dtype, dims } = this.#declared.at(-1) ?? {};
+    const { name = "", dtype, dims } = this.#declared.filter((one) => !weights.includes(one.name)).at(-1) ?? {};
     const isSequence = dtype === "int64" && (dims?.length ?? 0) > 1 && typeof dims?.[1] !== "number";
     if (isSequence && !this.#unread.includes(name) && data.pads(name)) {
       this.warn("PADDED_CLASSES", { name });

@@ -130,10 +130,10 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const inputs = new ModelInputs(info, "train");
   const classes = typeof plain.stratify === "string" ? inputName(plain.stratify, info.trainingInputNames) : labelsOf(info.trainingInputNames, info).at(-1);
   const [train, validation] = splitData(inputs, classes as string, data, settings.validationData ?? null, plain);
-  inputs.require(train, "data");
+  inputs.require(train, "data", info.sampleWeights);
   warnOfCopies(inputs, info.pairs.map(([, name]) => name), train);
   if (validation !== null) {
-    new ModelInputs(info, "eval").require(validation, "validation data");
+    new ModelInputs(info, "eval").require(validation, "validation data", info.sampleWeights);
     warnOfSteps(inputs, train.preprocessing, validation, "validation rows");
   }
   FITTED.set(info, train.preprocessing);

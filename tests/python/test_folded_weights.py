@@ -375,9 +375,12 @@ def folded_norm(called: str) -> ModelProto:
     return proto
 
 
+FOLDED_NORM = folded_norm("%p_1_weight, %p_1_running_var")
+
+
 def test_a_norm_that_no_call_names_is_not_taken_for_folded() -> None:
     """The file lacks it, and nothing says that the output depends on it: that stays in doubt."""
-    decisions, said = decided(folded_norm("%p_1_weight, %p_1_running_var"))
+    decisions, said = decided(FOLDED_NORM)
     assert said == [
         "2 tensors are trained. Batch normalizations (1, such as '1') are folded into the layers before them and "
         "trained with these. For training exactly as in PyTorch export with optimize=False."
@@ -412,3 +415,35 @@ def test_a_recurrent_layer_whose_gates_were_reordered_learns_without_a_word() ->
     for reason in ("rnn.weight_g", "factor"):
         decisions, said = decided(recurrent(reason))
         assert decisions["val_1"].doubtful and any("val_1" in text for text in said)
+
+
+def opened(file: bytes, loss: str | None = None, **settings: str) -> tuple[bytes, list[str], list[str]]:
+    """What a session of the file exports, what opening it says, and what it trains."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        session = TrainingSession.from_model(file, loss=loss, optimizer="SGD", **settings)
+    with session:
+        return session.export(outputs=None if loss else "loss"), [str(w.message) for w in caught], sorted(session.parameter_names(True))
+
+
+@pytest.mark.parametrize("kind", ["inference", "training"])
+def test_an_exported_model_with_folded_norms_says_what_its_file_said(kind: str) -> None:
+    """No more: the file settles no less than before."""
+    loss = "CrossEntropyLoss" if kind == "training" else None
+    file = load("mobilenet_v3").files["dynamo"] if loss else FOLDED_NORM.SerializeToString()
+    exported, said, trained = opened(file, loss)
+    assert len(said) == 1 and "folded" in said[0] and "does not settle" not in said[0]
+    assert opened(exported, loss)[1:] == (said, trained)
+
+
+def test_statistics_that_a_file_with_folded_norms_lacks_are_not_named() -> None:
+    """It has none to hold by frozen_params."""
+    _, (*_, said), _ = opened(FOLDED_NORM.SerializeToString(), batch_norm="as_exported")
+    assert "changes nothing" in said and "running" not in said
+
+
+def test_an_exported_model_has_the_same_name_for_a_table_of_three_modules() -> None:
+    """A checkpoint of a session fits the session of its export."""
+    exported, _, trained = opened(load("bart").files["plain"], "CrossEntropyLoss")
+    assert "inner.model.encoder.embed_tokens.weight" in trained
+    assert opened(exported, "CrossEntropyLoss")[2] == trained

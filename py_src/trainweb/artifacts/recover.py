@@ -119,7 +119,7 @@ def _rename(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
             if name not in order or name not in graph.initializers or name in keep:
                 continue
             first = f"{module_of(node)}.{name.rpartition('.')[2]}"
-            if first not in taken | called and order.get(first, len(order)) < order[name]:
+            if first not in taken | called and order.get(first, len(order)) < order[names.get(name, name)]:
                 names[name] = first
                 taken.add(first)
     _apply(graph, names)

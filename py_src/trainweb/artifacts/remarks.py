@@ -14,7 +14,7 @@ from trainweb.artifacts.parameters import Selection
 from trainweb.control.repeat import with_bodies
 from trainweb.model.graph import SMOOTHING, Graph, Node, Tensor
 from trainweb.model.uses import MOVES_OF_ONE
-from trainweb.onnxblock.transforms import retrained_norms
+from trainweb.onnxblock.transforms import retrained_norms, running_statistics
 from trainweb.settings import matching
 from trainweb.spelling import ARGUMENT
 
@@ -116,9 +116,13 @@ def _remark_on_modes(graph: Graph, chosen: Selection, batch_norm: str | None) ->
     if batch_norm is not None:
         in_vain = (
             f"{ARGUMENT.batch_norm}={batch_norm!r} changes nothing here: leave it out. It is for batch normalizations "
-            "that are in inference mode in the file and are trained, and there are none. To hold the statistics of one "
-            f"in training mode, name its running mean and variance in {ARGUMENT.frozen_params}."
+            "that are in inference mode in the file and are trained, and there are none."
         )
+        if running_statistics(graph, chosen.trainable, batch_norm, chosen.frozen):
+            in_vain += (
+                " To hold the statistics of one in training mode, name its running mean and variance in "
+                f"{ARGUMENT.frozen_params}."
+            )
         return [] if norms else [in_vain]
     if not norms:
         return []

@@ -13,6 +13,7 @@ from trainweb.artifacts.evidence import FOLDED, KIND, folded_from, is_transposed
 from trainweb.model.calls import call_of
 from trainweb.model.encoded import TELLS
 from trainweb.model.graph import FX_NODE, Graph, Node, Tensor, take_name
+from trainweb.model.uses import PRODUCTS
 from trainweb.onnxblock.transforms import prune
 
 _CONSTANT = re.compile(r"(new_)?(ones|zeros|full)(_like)?(_\d+)?|c_\w+|(clone_|detach_)?lift(ed|_fresh)\w*")
@@ -50,9 +51,13 @@ def untie(graph: Graph, keep: Collection[str]) -> None:
 
 
 def forget_calls(graph: Graph) -> None:
-    """Drop the notes on calls that only this needs: artifacts would be larger by a line for each parameter."""
+    """Drop the notes on calls that only this needs: artifacts would be larger by a line for each parameter.
+
+    A product keeps the call of a norm that is folded into it: a later build of an exported file knows it by that.
+    """
     for node in graph.nodes:
-        if not TELLS.search(node.notes.get(FX_NODE, "")):
+        call = node.notes.get(FX_NODE, "")
+        if not TELLS.search(call) and not (node.op_type in PRODUCTS and "batch_norm" in call):
             node.notes = {key: note for key, note in node.notes.items() if key != FX_NODE}
 
 

@@ -669,6 +669,11 @@ OTHER_SCALING = Message(
     "The checkpoint's adapters have the scaling {stored!r}, and this session's adapters have {own!r}. "
     "Make the session with the same 'lora': alpha, rank and {argument.use_rslora}.",
 )
+OTHER_CONSTANTS = Message(
+    CheckpointError,
+    "The checkpoint belongs to another model: the digest of its constants is {stored!r}, and this model's is {own!r}. "
+    "No checkpoint has weights that are constants: make the session of the file that was trained.",
+)
 BAD_FIELD = Message(
     CheckpointError,
     "The checkpoint has {actual} as {field}, expected {expected}. The file was changed after it was written. "

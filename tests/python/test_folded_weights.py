@@ -423,7 +423,8 @@ def opened(file: bytes, loss: str | None = None, **settings: str) -> tuple[bytes
         warnings.simplefilter("always")
         session = TrainingSession.from_model(file, loss=loss, optimizer="SGD", **settings)
     with session:
-        return session.export(outputs=None if loss else "loss"), [str(w.message) for w in caught], sorted(session.parameter_names(True))
+        exported = session.export(outputs=None if loss else "loss")
+        return exported, [str(w.message) for w in caught], sorted(session.parameter_names(True))
 
 
 @pytest.mark.parametrize("kind", ["inference", "training"])

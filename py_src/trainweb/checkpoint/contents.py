@@ -6,11 +6,15 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Self
 
 from .. import messages
 from ..errors import CheckpointError
-from ..model.graph import Graph, Tensor
+from ..model.floats import as_declared
+from ..model.graph import Graph, Tensor, data_bytes
+from ..model.remote import RemoteTensor
+from ..model.uses import PATHS, WEIGHT, role_at, weight_uses
 
 Property = int | float | str
 """int64, float32 or text."""
@@ -18,6 +22,8 @@ DEFAULT_LEARNING_RATE = 0.001
 """Learning rate of a fresh optimizer."""
 SCALING = ".lora_scaling"
 """End of the names of constants by which a graph multiplies the adapter of a module."""
+SAMPLE = 64
+"""Elements of a weight in the digest of constants."""
 
 
 class ParameterHolder(ABC):
@@ -116,6 +122,8 @@ class SessionContents(ParameterHolder):
     """Types of the parameters whose values have 16 bits."""
     scaling: str = ""
     """The scaling of the adapters, as `scaling_of` returns it; "" where it is not known."""
+    constants: str = ""
+    """The digest of the model's constants, as `digest_of` returns it; "" where it is not known."""
 
     @classmethod
     def of(cls, trained: Iterable[Tensor], frozen: Iterable[Tensor] = (), **others: Any) -> Self:
@@ -171,3 +179,24 @@ def scaling_of(graph: Graph) -> str:
     }
     most = [text for text, _ in Counter(scalings.values()).most_common(1)]
     return "; ".join([*most, *(f"{module}={text}" for module, text in scalings.items() if text not in most)])
+
+
+def digest_of(graph: Graph) -> str:
+    """Return a digest of a graph's weights of products that are constants, such as quantized ones; "" without any.
+
+    No checkpoint has them. Of each it takes the type, the shape and `SAMPLE` elements from the middle. Masks and tables
+    of positions may differ between two files of one model.
+    """
+    uses = weight_uses(graph, through={*PATHS, "Cast", "DequantizeBlocks"})
+    weights = {use.tensor.name: use.tensor for use in uses if role_at(use.node, use.position) == WEIGHT}
+    read = [(t.dtype, t.shape, _middle(t)) for t in map(as_declared, weights.values())]
+    return sha256(repr(sorted(read)).encode()).hexdigest()[:16] if read else ""
+
+
+def _middle(tensor: Tensor) -> bytes:
+    """The data of elements in the middle."""
+    start = tensor.size // 4 * 2  # 4-bit elements are in pairs
+    first, end = (data_bytes(tensor.dtype, count) for count in (start, min(start + SAMPLE, tensor.size)))
+    if isinstance(tensor, RemoteTensor):
+        return tensor.read(first, end - first)
+    return bytes(memoryview(tensor.data).cast("B")[first:end])

@@ -112,6 +112,7 @@ def _read(data: bytes | memoryview | RangedFile, beside: _FileBeside | None) -> 
     bag = root.table(3, "the property bag")
     contents.properties = _properties(bag) if bag else {}
     contents.scaling = root.string(5, "the scaling of the adapters") or ""
+    contents.constants = root.string(6, "the digest of the constants") or ""
     if (exact := root.table(4, "the state to resume from")) is not None:
         _read_exact(contents, exact, beside)
     return contents

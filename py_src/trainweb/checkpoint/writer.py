@@ -75,10 +75,13 @@ def checkpoint_parts(
     if contents.has_optimizer or not generated:
         groups = writer.offsets([writer.optimizer(contents)] if contents.has_optimizer else [])
     module = writer.module(contents)
-    scaling = builder.CreateString(contents.scaling) if contents.scaling else None
-    builder.StartObject(6 if scaling is not None else 4 if resume is None else 5)
+    texts = [builder.CreateString(text) if text else None for text in (contents.scaling, contents.constants)]
+    offsets = [module, groups, bag, resume, *texts]
+    while len(offsets) > 3 and offsets[-1] is None:
+        offsets.pop()
+    builder.StartObject(1 + len(offsets))
     builder.PrependInt32Slot(0, VERSION, 0)
-    for field, offset in ((1, module), (2, groups), (3, bag), (4, resume), (5, scaling)):
+    for field, offset in enumerate(offsets, 1):
         if offset is not None:
             builder.PrependUOffsetTRelativeSlot(field, offset, 0)
     builder.Finish(builder.EndObject(), IDENTIFIER)

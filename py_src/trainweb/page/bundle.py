@@ -124,6 +124,7 @@ def session_header(
         "hasOptimizer": models.graphs["optimizer"] is not None,
         "optimizer": models.layout.optimizer,
         "scaling": models.layout.scaling,
+        "constants": models.layout.constants,
         "hasAverages": models.layout.has_averages,
         "compared": models.own.compared,
         "ownOutputs": models.own.own,

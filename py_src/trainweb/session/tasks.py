@@ -470,7 +470,7 @@ class SessionTasks(SessionMethods, Uncopied):
         Raises
         ------
         CheckpointError
-            It is damaged, or of a session with other parameters, optimizer or scaling of adapters; nothing was changed.
+            It is damaged, or of a session with other parameters, optimizer, constants or scaling; nothing was changed.
         """
         load_checkpoint(self._core, checkpoint)
 

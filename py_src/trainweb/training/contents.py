@@ -139,7 +139,8 @@ def read_contents(
     `origin` has parameters without slots, and without an optimizer model the optimizer's state.
     """
     parameters = dict(origin.parameters)
-    result = replace(origin, is_exact=True, parameters=parameters, gradients={}, scaling=layout.scaling)
+    result = replace(origin, is_exact=True, parameters=parameters, gradients={})
+    result.scaling, result.constants = layout.scaling, layout.constants
     if not origin.is_nominal:
         for slot in layout.slots.values():
             stored = read(slot.name, PARAMETERS, 4 * slot.offset, slot.shape, slot.dtype)
@@ -170,6 +171,8 @@ def start_segments(layout: Layout, contents: SessionContents) -> dict[int, Piece
     """Return the initial contents of the segments. Raise CheckpointError for a tensor that does not fit the model."""
     if contents.scaling and layout.scaling and contents.scaling != layout.scaling:
         raise messages.OTHER_SCALING(stored=contents.scaling, own=layout.scaling)
+    if contents.constants and layout.constants and contents.constants != layout.constants:
+        raise messages.OTHER_CONSTANTS(stored=contents.constants, own=layout.constants)
     segments: dict[int, Pieces] = {}
     if not contents.is_nominal:
         for slot in layout.slots.values():

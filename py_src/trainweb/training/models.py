@@ -15,7 +15,7 @@ from trainweb import messages
 from trainweb.backend.base import N_SEGMENTS, STATE_BYTES
 from trainweb.backend.chosen import TARGETS, WASM
 from trainweb.backend.plan import Plan
-from trainweb.checkpoint import scaling_of
+from trainweb.checkpoint import digest_of, scaling_of
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.compiler.explain import Explanation
@@ -100,7 +100,8 @@ class SessionModels:
         fixed = {s.name: s.shape for s in slots if s.trainable_offset < 0 and s.name not in self.moving}
         self.halves = stored_halves(halves or {}, fixed, self.graphs)
         placed = _placed(slots, self.halves)
-        self.layout = Layout(placed, _moments(optimizer), optimizer_name(optimizer), scaling_of(train))
+        texts = optimizer_name(optimizer), scaling_of(train), digest_of(train)
+        self.layout = Layout(placed, _moments(optimizer), *texts)
         self.inputs: dict[str, dict[str, Value]] = {"train": self._user_inputs(train), "eval": {}}
         self.outputs: dict[str, list[str]] = {"train": _user_outputs(train), "eval": []}
         if evaluation is not None:

@@ -49,7 +49,8 @@ class Layout:
     """The places of parameters, gradients and moments in their segments: one after the other, without gaps.
 
     `slots` have the order of the training model's inputs. `moments` are functions from a parameter's shape to the shape
-    of its moment, by names in checkpoints. `optimizer` is a name, "" without one. `scaling` is that of the adapters.
+    of its moment, by names in checkpoints. `optimizer` is a name, "" without one. `scaling` is that of the adapters,
+    `constants` the digest of the model's.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class Layout:
         moments: Mapping[str, Callable[[Shape], Shape]],
         optimizer: str = "",
         scaling: str = "",
+        constants: str = "",
     ) -> None:
         self.slots = {s.name: s for s in slots}
-        self.optimizer, self.scaling = optimizer, scaling
+        self.optimizer, self.scaling, self.constants = optimizer, scaling, constants
         self.moments = list(moments)
         self.size = sum(s.size for s in self.slots.values())
         self.trainable_size = sum(s.size for s in self.trained())

@@ -89,7 +89,8 @@ def take_snapshot(core: SessionCore) -> TensorFile:
     tensors["state"] = Tensor("state", "uint8", (STATE_KEPT,), host.read_segment(STATE, 0, STATE_KEPT))
     properties = json.dumps(properties_json(core.parameters.properties), ensure_ascii=False)
     metadata = {"format": FORMAT, "parameters": places(core), "properties": properties}
-    return TensorFile(tensors, metadata | {"optimizer": core.layout.optimizer, "scaling": core.layout.scaling})
+    metadata |= {name: getattr(core.layout, name) for name in ("optimizer", "scaling", "constants")}
+    return TensorFile(tensors, metadata)
 
 
 def places(core: SessionCore) -> str:
@@ -133,7 +134,7 @@ def read_snapshot(core: SessionCore, snapshot: TensorFile) -> SessionContents:
         s.name: read(s.name, GRADIENTS, 4 * s.trainable_offset, s.shape, "float32") for s in layout.trained()
     }
     contents.properties = read_properties(fields.parse(snapshot.metadata, "properties"))
-    contents.scaling = snapshot.metadata.get("scaling", "")
+    contents.scaling, contents.constants = (snapshot.metadata.get(name, "") for name in ("scaling", "constants"))
     return contents
 
 
@@ -218,7 +219,7 @@ class CheckpointStore:
         StorageError
             There is no checkpoint of this name.
         CheckpointError
-            It is damaged, or of a session with other parameters, optimizer or scaling of adapters; nothing was changed.
+            It is damaged, or of a session with other parameters, optimizer, constants or scaling; nothing was changed.
         """
         core = _core(session)
         go_on(core.parameters, read_snapshot(core, open_snapshot(self.read(name))))

@@ -557,7 +557,7 @@ export class TrainingSession extends SessionMethods {
    * optimizer, moments and step count start at 0.
    *
    * @param checkpoint - a URL, in Node also a path, bytes or a Blob
-   * @throws CheckpointError: it is damaged, or of a session with other parameters, optimizer or scaling of adapters;
+   * @throws CheckpointError: it is damaged, or of a session with other parameters, optimizer, constants or scaling;
    *   nothing was changed. SessionError while a fit runs
    */
   async loadCheckpoint(checkpoint: Source): Promise<void> {

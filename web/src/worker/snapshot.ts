@@ -13,10 +13,10 @@ import { checkState, readProperties, SEGMENTS, STATE_KEPT, type Property, type S
 /** The part of it that sessions on one checkpoint state share: rate, step and schedule. */
 const STATE_SHARED: readonly [number, number] = [4 * STATE_LEARNING_RATE, 4 * STATE_SEED];
 
-/** The parameters of a session, the optimizer that updates them, and the scaling of adapters. */
-type Owner = Pick<Bundle, "parameters" | "optimizer" | "scaling">;
+/** The parameters of a session, the optimizer that updates them, the scaling of adapters, and a digest of constants. */
+type Owner = Pick<Bundle, "parameters" | "optimizer" | "scaling" | "constants">;
 /** Texts of the metadata that must be the session's, and the errors if they are not. */
-const SAME = [["optimizer", "OTHER_OPTIMIZER"], ["scaling", "OTHER_SCALING"]] as const;
+const SAME = [["optimizer", "OTHER_OPTIMIZER"], ["scaling", "OTHER_SCALING"], ["constants", "OTHER_CONSTANTS"]] as const;
 
 /** Take a snapshot of a session. Gradients are kept unless the next train step overwrites them. */
 export function takeSnapshot(host: StepHost, owner: Owner, properties: readonly Property[]): TensorFile {
@@ -35,6 +35,7 @@ export function takeSnapshot(host: StepHost, owner: Owner, properties: readonly 
     properties: JSON.stringify(properties),
     optimizer: owner.optimizer,
     scaling: owner.scaling,
+    constants: owner.constants,
   };
   return { metadata, tensors: new Map(tensors.map((tensor) => [tensor.name, tensor])) };
 }
@@ -66,7 +67,7 @@ export function openSnapshot(file: Uint8Array): TensorFile {
  * Check all parts of a snapshot that a session takes. Parameters, gradients and moments may be NaN or infinity, as in
  * the session that was saved.
  *
- * @throws CheckpointError when it is of a session with other parameters, optimizer or scaling, or was changed
+ * @throws CheckpointError when it is of a session with other parameters, optimizer, scaling or constants, or was changed
  */
 export function readSnapshot(host: StepHost, owner: Owner, { metadata, tensors }: TensorFile): SessionContents {
   checkPlaces(fields.parse(metadata, "parameters"), JSON.parse(placesOf(owner)));

@@ -90,7 +90,7 @@ export class CheckpointStore extends Opaque {
    * Make a session continue from a checkpoint.
    *
    * @throws StorageError when no checkpoint has this name. CheckpointError when it is damaged, or of a session with
-   *   other parameters, optimizer or scaling of adapters: nothing was changed
+   *   other parameters, optimizer, constants or scaling of adapters: nothing was changed
    */
   async load(session: StoredSession, name: string): Promise<void> {
     await checkSession(session).goOnFrom(await this.where(), name);

@@ -223,6 +223,7 @@ const START = record({
   hasOptimizer: flag,
   optimizer: text,
   scaling: optional(text, ""),
+  constants: optional(text, ""),
   hasAverages: flag,
   compared: nullable(text),
   ownOutputs: names,

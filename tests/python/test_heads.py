@@ -11,12 +11,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.conformance.models import make_model
+from tests.conformance.models import make_model, normal
 
+import trainweb
 from trainweb import TrainingSession
 from trainweb.artifacts import build_artifacts
 from trainweb.errors import ModelError
 from trainweb.heads import replace_head
+from trainweb.lora import Adapter
 from trainweb.model.reader import read_model
 
 RECORDED = Path(__file__).parent.parent / "golden" / "heads"
@@ -268,3 +270,72 @@ def test_the_file_itself_is_not_changed() -> None:
         pass
     assert build_artifacts(model, loss="CrossEntropyLoss").parameters
     assert {t.shape for t in build_artifacts(model, loss="CrossEntropyLoss").parameters} >= {(10, 8), (10,)}
+
+
+WIDE = 64
+"""Products of as many rows and columns are quantized."""
+
+
+def keras() -> onnx.ModelProto:
+    """Three dense layers by the names of tf2onnx, which have no modules."""
+    nodes, tensors, source = [], {}, "x"
+    for name, width in (("dense", WIDE), ("dense_1", WIDE), ("dense_2", WIDE)):
+        path = f"StatefulPartitionedCall/model/{name}"
+        weight, bias, out = f"{path}/Cast/ReadVariableOp:0", f"{path}/BiasAdd/ReadVariableOp:0", f"{path}/BiasAdd:0"
+        tensors |= {weight: normal(WIDE, width, seed=len(tensors)), bias: normal(width, seed=9 + len(tensors))}
+        nodes.append(helper.make_node("MatMul", [source, weight], [f"{path}/MatMul:0"], f"{path}/MatMul"))
+        nodes.append(helper.make_node("Add", [f"{path}/MatMul:0", bias], [out], f"{path}/BiasAdd"))
+        nodes.append(helper.make_node("Tanh", [out], [source := f"{path}/Tanh:0"], f"{path}/Tanh"))
+    return make_model(nodes, {"x": ["batch", WIDE]}, {source: ["batch", WIDE]}, tensors, producer="tf2onnx")
+
+
+def arrays(file: bytes) -> dict[str, np.ndarray]:
+    """The float32 tensors of a safetensors file."""
+    start = 8 + int.from_bytes(file[:8], "little")
+    header = {name: entry for name, entry in json.loads(file[8:start]).items() if name != "__metadata__"}
+    places = {name: slice(*(start + at for at in entry["data_offsets"])) for name, entry in header.items()}
+    return {n: np.frombuffer(file[places[n]], "<f4").reshape(entry["shape"]) for n, entry in header.items()}
+
+
+def test_a_head_beside_adapters_needs_no_names_of_modules(tmp_path: Path) -> None:
+    """In a file of Keras, weight and bias of the head are modules of their own."""
+    model, feeds = keras(), {"x": normal(6, WIDE, seed=5), "labels": np.arange(6) % 3}
+    lora = {"targets": r".*/dense(_1)?/.*", "rank": 2, "alpha": 6}
+    settings: dict[str, Any] = {**TRAINING, "head": {"classes": 3}, "lora": lora}
+    with session_of(model, **settings) as session:
+        for _ in range(3):
+            session.train_step(feeds)
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        scores = next(iter(session.predict({"x": feeds["x"]}).values()))
+        session.adapted.adapter(session).save(tmp_path)
+    stored = arrays((tmp_path / "adapter_model.safetensors").read_bytes())
+    saved = {name.removeprefix("base_model.model."): array for name, array in stored.items()}
+    h = feeds["x"].astype(np.float64)
+    for weight, bias in zip(model.graph.initializer[::2], model.graph.initializer[1::2], strict=True):
+        w, b = (saved.get(t.name, numpy_helper.to_array(t)) for t in (weight, bias))
+        if weight.name not in saved:
+            w = w + 3 * (saved[f"{weight.name}.lora_B.weight"] @ saved[f"{weight.name}.lora_A.weight"]).T
+        elif w.shape[0] == 3:
+            w = w.T
+        h = np.tanh(h @ w + b)
+    assert h.shape == (6, 3)
+    np.testing.assert_allclose(scores, h, rtol=1e-4, atol=1e-5)
+    with session_of(model, **settings) as session:
+        session.adapted.load_adapter(session, Adapter.load(tmp_path))
+        np.testing.assert_array_equal(next(iter(session.predict({"x": feeds["x"]}).values())), scores)
+
+
+@pytest.mark.parametrize("layer", [None, "dense_2"])
+def test_a_quantized_head_is_refused_with_the_way(layer: str | None) -> None:
+    """Whether it is named or the last one; another layer that is none has no such advice."""
+    model = trainweb.quantize(keras().SerializeToString(), 8, only_frozen=False)
+    path = "StatefulPartitionedCall/model/{}/Cast/ReadVariableOp:0"
+    head = {"classes": 3} if layer is None else {"classes": 3, "layer": path.format(layer)}
+    with pytest.raises(ModelError, match="Leave the last layer out of the quantization, as"):
+        TrainingSession.from_model(model, head=head, **TRAINING)
+    with pytest.raises(ModelError, match=r"cannot be the head\. The layers that may be it are [^.]*\.\n"):
+        TrainingSession.from_model(keras(), head={"classes": 3, "layer": path.format("dense")}, **TRAINING)
+    session_of(
+        trainweb.quantize(keras().SerializeToString(), 8), head={"classes": 3}, frozen_params="all but head"
+    ).release()

@@ -352,9 +352,9 @@ def _is_rounded(tensor: Tensor, base: Tensor) -> bool:
 
 
 def owners(graph: Graph) -> list[str]:
-    """Modules that have parameters, and the modules that these lie in."""
-    modules: dict[str, None] = {}
+    """Modules that have parameters, and the modules that these lie in. A parameter without a module is its own."""
     names = [name for name, tensor in graph.initializers.items() if tensor.dtype == "float32"]
+    modules = dict.fromkeys(name for name in names if "." not in name)
     layers = find_layers(graph)
     for name in [
         *names,

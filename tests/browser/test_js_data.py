@@ -193,6 +193,16 @@ FOLDER = (
 )
 
 
+def test_a_list_of_rows_has_a_size_and_a_stream_has_none(js: JsPage) -> None:
+    found = js.run(
+        """const rows = new Dataset(Array.from({ length: 10 }, (_, x) => ({ x })));
+        const parts = rows.split(0.3);
+        const streams = [rows.map((row) => row), rows.batch(2), new Dataset(() => [{ x: 1 }])];
+        return [rows, new Dataset([]), ...parts, ...streams].map(({ size }) => size);"""
+    )
+    assert found == [10, 0, 7, 3, None, None, None]
+
+
 def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
     """Of the browser's private files, and of an input for folders."""
     for name in FOLDER:

@@ -638,6 +638,14 @@ AUC_SHAPE = Message(
     "{name} compares predictions [rows, classes] or [rows] with targets [rows]; it got {scores!r} and {targets!r}.",
 )
 METRIC_CLASS = Message(
+NAN_METRIC = Message(
+    FeedError,
+    "The metric {name!r} of the {source} is NaN. It needs finite predictions, targets that are not ignored, of two "
+    "classes for 'auc', and two rows for 'r2'.",
+)
+TOP_OF_ALL = Message(
+    FeedError, "'topK' with k = {k} is always 1 for {count} classes: give it a 'k' less than {count}, or 'accuracy'."
+)
     FeedError, "{name}: the target {value} is not one of the {count} classes; '{argument.ignore_index}' leaves one out."
 )
 

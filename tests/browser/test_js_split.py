@@ -80,3 +80,20 @@ def test_a_nan_among_rows_that_are_evaluated_is_named_once(js: JsPage) -> None:
     assert [text.partition(" Fill NaN")[0] for text in said if "Fill NaN" in text] == [
         f"trainweb: The loss is nan. 'x' has nan in row 5 of the {source}." for source in ("validation data", "data")
     ]
+def test_a_metric_that_is_no_number_is_told_once(js: JsPage) -> None:
+    """Also among several; where early stopping waits for it, an error ends the fit (`WRONG_LATER`)."""
+    said: list[str] = []
+    js.page.on("console", lambda message: said.append(message.text))
+    js.run(
+        f"""{OPEN}
+        const s = await open();
+        const validationData = {{ ...data(), labels: new Tensor("int64", new BigInt64Array(rows), [rows]) }};
+        await s.fit(data(), {{ epochs: 2, validationData, metrics: ["accuracy", "auc"] }});
+        for (const given of [validationData, data(), validationData]) await s.evaluate(given, {{ metrics: "auc" }});
+        await s.release();"""
+    )
+    assert [text.partition(" It needs")[0] for text in said if "It needs" in text] == [
+        f"trainweb: The metric 'auc' of the {source} is NaN." for source in ("validation data", "data")
+    ]
+
+

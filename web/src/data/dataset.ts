@@ -731,8 +731,8 @@ export function rowAt(columns: ReadonlyMap<string, Tensor>, row: number): Row {
 }
 
 /** A stream of rows that are drawn. */
-export function drawnDataset(rows: (draw: Draw | null) => AsyncIterable<Row>, parts: Parts): Dataset<Row<Tensor>> {
-  return streamOf(rows, { ...GIVEN, isDrawn: true, parts });
+export function drawnDataset(rows: RowsOf, parts: Parts, preprocessing: Stream["preprocessing"]): Dataset<Row<Tensor>> {
+  return streamOf(rows, { ...GIVEN, isDrawn: true, parts, preprocessing });
 }
 
 function streamOf<Item extends object>(rows: RowsOf, stream: Stream): Dataset<Item> {

@@ -3,6 +3,7 @@
 import io
 import shutil
 import struct
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,9 @@ def test_labels_that_count_other_classes_are_refused(tmp_path: Path) -> None:
             with pytest.raises(FeedError, match=said.format("given")):
                 ask(wrong)
         assert len(s.predict(wrong)["logits"]) == 4
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            s.evaluate({"x": np.zeros((2, 3, 1, 5), np.float32), "labels": [0, 1]})
         with pytest.warns(UserWarning, match="no pictures in the folder: dog"):
             files, labels, _ = list_folder(tmp_path / "val", ["cat", "dog", "fox"])
         s.evaluate(from_images(files, "x", columns={"labels": labels}, width=5, height=1))

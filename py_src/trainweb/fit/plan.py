@@ -364,7 +364,7 @@ def warn_of_steps(inputs: ModelInputs, done: Sequence[Mapping[str, Any]], data: 
                 found = {"name": step["input"], "actual": actual, "expected": expected}
                 raise messages.OTHER_CLASSES(place=place, source=source, **found)
     lacking = [step for step in done if step not in data.preprocessing]
-    if any(step["input"] in (data.columns or {}) for step in lacking):
+    if any("dtype" in step and step["input"] in (data.columns or {}) for step in lacking):  # not those of folders
         steps = ", ".join(f"{step['type']} of {step['input']!r}" for step in lacking)
         inputs.warn(messages.UNPREPARED_VALIDATION(source=source, steps=steps))
 

@@ -49,7 +49,7 @@ export function warnOfSteps(inputs: ModelInputs, expected: readonly Preprocessin
   }
   const done = data.preprocessing.map((step) => JSON.stringify(step));
   const lacking = expected.filter((step) => !done.includes(JSON.stringify(step)));
-  if (lacking.some(({ input }) => data.columns?.has(input))) {
+  if (lacking.some(({ input, dtype }) => dtype !== undefined && data.columns?.has(input))) { // not those of folders
     const steps = lacking.map(({ type, input }) => `${type} of '${input}'`).join(", ");
     inputs.warn("UNPREPARED_VALIDATION", { source, steps });
   }

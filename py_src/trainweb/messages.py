@@ -24,8 +24,8 @@ from trainweb.message import Message
 
 RELEASED = Message(ReleasedError, "This session was released; create a new one.")
 
-# Warnings of both languages. Others are COPIED_LABELS, FURTHER_COLUMNS, MISSING_CLASSES, PADDED_CLASSES, PROMPT_DIFFERS
-# and UNPREPARED_VALIDATION.
+# Warnings of both languages. Others are ABSENT_CLASSES, COPIED_LABELS, FURTHER_COLUMNS, MISSING_CLASSES, NAN_METRIC,
+# PADDED_CLASSES, PROMPT_DIFFERS and UNPREPARED_VALIDATION.
 
 DONE_FIT = Message(
     ModelError,
@@ -42,6 +42,7 @@ LOCAL_MOMENTS = Message(
 )
 NOT_PICTURES = Message(FeedError, "Files not named as pictures are left out; there are {count}, such as {names}.")
 EMPTY_FOLDERS = Message(FeedError, "Folders without pictures are no classes: {names}.")
+EMPTY_CLASSES = Message(FeedError, "These classes have no pictures in the folder: {names}.")
 DROPPED_ROWS = Message(FeedError, "The file fixes batches of {rows} rows: each epoch leaves out {count} of its rows.")
 
 # Federated rounds.
@@ -216,10 +217,9 @@ FOLDER_WITHOUT_CLASS = Message(FeedError, "The folder {folder!r} is not one of t
 NO_PICTURES = Message(FeedError, "There are no pictures: the folder or list has no file that is named as one.")
 PARTS_OF_DATA = Message(
     FeedError,
-    "The folders {names} are parts of the data, and the classes are the folders in them: {deeper}. List each part by "
-    "itself, the second with the 'classes' of the first. If the parts are the classes, name them in 'classes'.",
+    "Folders named as parts of the data are no classes: {names}. The classes are the folders in them, such as {deeper}."
+    " List each by itself, the second with the 'classes' of the first. If parts are classes, name all in 'classes'.",
 )
-CLASS_WITHOUT_FILES = Message(FeedError, "The class {name!r} has no files; there are folders {names}.")
 COLUMN_ROWS = Message(
     FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
@@ -255,6 +255,11 @@ UNPREPARED_VALIDATION = Message(
     FeedError,
     "The training rows have steps that the {source} lack: {steps}. Give 'preprocess' of the {source} the "
     "'preprocessing' of the training data.",
+)
+OTHER_CLASSES = Message(
+    FeedError,
+    "{place} is {actual!r} in {name!r} of the {source}, and {expected!r} in the training rows. List a folder with the "
+    "'classes' of the training folder, and give 'preprocess' of a table the 'preprocessing' of the training rows.",
 )
 DATA_SHAPE = Message(
     FeedError,
@@ -428,6 +433,9 @@ NO_CLASSES = Message(
     FeedError,
     "'stratify' needs one whole number a row in {name!r}; 'categories' makes such of text. The split of a Dataset "
     "names another input.",
+)
+ABSENT_CLASSES = Message(
+    FeedError, "The {part} data has no row with {classes} as {name!r}. Number classes alike, and split with 'stratify'."
 )
 MISSING_CLASSES = Message(
     FeedError,
@@ -629,6 +637,14 @@ METRIC_OF_GRADIENT = Message(
     ModelError,
     "Metrics compare an output with labels, and {targets!r} is the gradient of {predictions!r}. Compute the metric "
     "yourself, of the results of predict.",
+)
+NAN_METRIC = Message(
+    FeedError,
+    "The metric {name!r} of the {source} is NaN. It needs finite predictions, targets that are not ignored, of two "
+    "classes for 'auc', and two rows for 'r2'.",
+)
+TOP_OF_ALL = Message(
+    FeedError, "'topK' with k = {k} is always 1 for {count} classes: give it a 'k' less than {count}, or 'accuracy'."
 )
 METRIC_SHAPES = Message(
     FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."

@@ -122,15 +122,15 @@ class Classified(Metric):
         rows = {"right": ("right", "all"), "parts": ("right", "targets", "predictions"), "matrix": ()}
         return Sums("ClassCounts", {"count": self.count, **self.ignored}, rows[self.count], has_faults=True)
 
+    def formula(self) -> Formula:
+        return ["/", "right", "all"]
+
 
 @metric("accuracy")
 class Accuracy(Classified):
     """Share of places whose highest score is the target's."""
 
     count = "right"
-
-    def formula(self) -> Formula:
-        return ["/", "right", "all"]
 
 
 @metric("topK")
@@ -140,7 +140,7 @@ class TopK(Classified):
     Parameters
     ----------
     k : int
-        Number of highest scores among which the target must be.
+        Number of highest scores among which the target must be, less than the number of classes.
     ignore_index : int or None
         Class of targets to ignore.
     """
@@ -152,9 +152,6 @@ class TopK(Classified):
 
     def sums(self) -> Sums:
         return Sums("TopCounts", {"k": int(self.k), **self.ignored}, ("right", "all"), has_faults=True)
-
-    def formula(self) -> Formula:
-        return ["/", "right", "all"]
 
 
 class OfClasses(Classified):
@@ -508,10 +505,13 @@ def _sum(graph: Graph, one: Asked, sums: Sums, weight: str | None) -> tuple[str,
             raise messages.BAD_SETTING(name="metrics", value=one.metric.name, expected=OF_PREFERENCES)
         one, targets = replace(one, predictions=margins), take_name(f"metrics.{one.key}.chosen", used)
         graph.nodes.append(Node("Equal", [margins, margins], [targets], {}, "", one.key))
-    outputs = [take_name(f"metrics.{one.key}", used)]
+    outputs, distribution = [take_name(f"metrics.{one.key}", used)], distribution_of(graph, targets)
+    has_scores = any(one.predictions in node.inputs for node in graph.nodes if node.op_type == "LogSoftmax")
+    if distribution is not None and has_scores and not sums.has_faults:
+        raise messages.BAD_SETTING(name="metrics", value=one.metric.name, expected=OF_PROBABILITIES)
     if sums.has_faults:
         outputs.append(take_name(f"metrics.{one.key}.faults", used))
-        if (distribution := distribution_of(graph, targets)) is not None:
+        if distribution is not None:
             targets = take_name(f"metrics.{one.key}.classes", used)
             name, axis = distribution
             graph.nodes.append(Node("ArgMax", [name], [targets], {"axis": axis, "keepdims": 0}, "", one.key))
@@ -541,6 +541,7 @@ def _sum_term(graph: Graph, one: Asked, inputs: Sequence[GraphValue]) -> tuple[G
     return make.graph, (make.node("Cast", [sums], to=DTYPE_CODES["float64"]), "")
 
 
+OF_PROBABILITIES = "a metric of classes, or a function: the targets are probabilities, and the predictions scores"
 OF_PREFERENCES = "'accuracy' for a DPOLoss: the share of pairs whose margin is positive"
 
 

@@ -193,6 +193,16 @@ FOLDER = (
 )
 
 
+def test_a_list_of_rows_has_a_size_and_a_stream_has_none(js: JsPage) -> None:
+    found = js.run(
+        """const rows = new Dataset(Array.from({ length: 10 }, (_, x) => ({ x })));
+        const parts = rows.split(0.3);
+        const streams = [rows.map((row) => row), rows.batch(2), new Dataset(() => [{ x: 1 }])];
+        return [rows, new Dataset([]), ...parts, ...streams].map(({ size }) => size);"""
+    )
+    assert found == [10, 0, 7, 3, None, None, None]
+
+
 def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
     """Of the browser's private files, and of an input for folders."""
     for name in FOLDER:
@@ -235,11 +245,16 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
     assert js.run(f"{tell} return told(await trainweb.listFolder({given}));") == expected
     reverse = js.run(f"{tell} return told(await trainweb.listFolder({given}, {{ classes: ['dog', 'cat'] }}));")
     assert reverse[1:] == [list_folder(tmp_path, ["dog", "cat"])[1].tolist(), ["dog", "cat"]]
-    for names in (["cat"], ["cat", "dog", "cow"]):
-        with pytest.raises(FeedError) as raised:
-            list_folder(tmp_path, names)
-        error = js.failure(f"await trainweb.listFolder({given}, {{ classes: {json.dumps(names)} }});")
-        assert (error["class"], error["message"]) == ("FeedError", str(raised.value))
+    with pytest.raises(FeedError) as raised:
+        list_folder(tmp_path, ["cat"])
+    error = js.failure(f"await trainweb.listFolder({given}, {{ classes: ['cat'] }});")
+    assert (error["class"], error["message"]) == ("FeedError", str(raised.value))
+    classes = ["cow", "dog", "cat", "ant"]
+    with pytest.warns(UserWarning, match="^These classes have no pictures in the folder: cow, ant.$"):
+        labels = list_folder(tmp_path, classes)[1]
+    given_classes = js.run(f"{tell} return told(await trainweb.listFolder({given}, {{ classes }}));", classes=classes)
+    assert given_classes[1:] == [labels.tolist(), classes]
+    assert lines[-1] == "trainweb: These classes have no pictures in the folder: cow, ant."
     js.run(
         "await trainweb.listFolder(files.map((path) => Object.defineProperty("
         "new File([], path), 'webkitRelativePath', { value: 'all/' + path })));",
@@ -249,9 +264,9 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
     parts = js.failure(
         "await trainweb.listFolder(files.map((path) => Object.defineProperty("
         "new File([], path), 'webkitRelativePath', { value: 'all/' + path })));",
-        files=["train/cat/1.png", "Val/dog/1.png"],
+        files=["train/cat/1.png", "Val/dog/1.png", "cow/1.png", "dev/1.png"],
     )
-    said = "The folders Val, train are parts of the data, and the classes are the folders in them: dog, cat. List each"
+    said = "Folders named as parts of the data are no classes: Val, train. The classes are the folders in them, such as"
     assert parts["message"].startswith(said)
     for nothing in ("undefined", "'photographs'", "5"):
         error = js.failure(f"await trainweb.listFolder({nothing});")

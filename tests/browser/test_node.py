@@ -384,6 +384,7 @@ def test_console_log_says_what_sessions_and_datasets_are() -> None:
     const x = new Tensor("float32", new Float32Array(4800), [1200, 4]);
     const data = Dataset.of({ x, y: new Array(1200).fill(1) });
     console.log(data);
+    console.log(String(new Dataset([{ x: 1 }])));
     console.log(String(data.map((row) => row)));
     console.log({ of: data.batch(8) });
     """
@@ -392,6 +393,7 @@ def test_console_log_says_what_sessions_and_datasets_are() -> None:
         "<TrainingSession: 82 parameters, 34 trainable, no optimizer>",
         "<InferenceSession: points float32[batch, 2] to logits float32[batch, 2]>",
         "<Dataset: 1,200 rows of x float32[4], y float32[]>",
+        "<Dataset: list of rows>",
         "<Dataset: stream of rows>",
         "{ of: <Dataset: stream of batches> }",
     ]

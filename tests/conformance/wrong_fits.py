@@ -173,5 +173,21 @@ WRONG_LATER: list[tuple[Data, dict[str, Any], str, str]] = [
         "FeedError",
         "^The data has no rows in epoch 3: .* Give the function that creates it",
     ),
+    (
+        data(8),
+        {
+            "validation_data": changed(8, labels=np.zeros(8, "i8")),
+            "metrics": ["auc"],
+            "early_stopping": {"metric": "auc", "patience": 1},
+        },
+        "FeedError",
+        "^The metric 'auc' of the validation data is NaN. It needs .* of two classes for 'auc'",
+    ),
+    (
+        data(8),
+        FULL | {"metrics": ["topK"]},
+        "FeedError",
+        "'top_?[kK]' with k = 5 is always 1 for 4 classes: .* less than 4",
+    ),
 ]
 """The same for errors that come after some steps."""

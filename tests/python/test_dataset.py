@@ -60,6 +60,15 @@ def values(data: Any) -> list[Any]:
     return [row["x"].tolist() for row in data]
 
 
+def test_a_list_of_rows_has_a_length_and_a_stream_has_none() -> None:
+    for rows in ([{"x": 1.5}] * 3, ({"x": 1.5}, {"x": 2.5}), []):
+        assert len(Dataset(rows)) == len(rows)
+    assert [len(part) for part in Dataset([{"x": 1.5}] * 10).split(0.3)] == [7, 3]
+    for stream in (numbers(3), Dataset(iter([])), Dataset([{"x": 1.5}] * 3).map(lambda row: row), numbers(3).batch(2)):
+        with pytest.raises(TypeError, match="A stream of rows has no length"):
+            len(stream)
+
+
 @pytest.mark.parametrize(("chain", "expected"), [row[1:] for row in DATASETS], ids=[row[0] for row in DATASETS])
 def test_a_data_set_has_these_rows_or_this_error(chain: Chain, expected: Any) -> None:
     found = outcome(chain)

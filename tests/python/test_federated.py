@@ -228,8 +228,9 @@ def test_what_cannot_be_is_refused(session: trainweb.TrainingSession) -> None:
         client.round(START[:4], ROWS)
     with pytest.raises(ModelError, match="not finite"):
         client.round(np.full(WIDTH, np.nan), ROWS)
-    with pytest.raises(FeedError, match="needs arrays"):
-        client.round(START, lambda: iter([]))
+    for rows in (lambda: iter([]), [{"x": 1}]):
+        with pytest.raises(FeedError, match="needs arrays"):
+            client.round(START, rows)
     with pytest.raises(ModelError, match="checkpoint"):
         client.round(START, ROWS, proximal=1.0, checkpoint={"store": "x", "name": "y"})
     update = ClientUpdate(START, 3)

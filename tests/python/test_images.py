@@ -3,15 +3,19 @@
 import io
 import shutil
 import struct
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 from PIL import Image
+from tests.conformance.models import make_model
 from tests.python.sessions import error_of
 
+import trainweb
 from trainweb.data import Dataset, from_images, list_folder, read_image
 from trainweb.data.random import Draw
 from trainweb.errors import FeedError
@@ -252,12 +256,10 @@ def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
         list_folder(tmp_path, ["cat"])
     for part in ("train", "Validation"):
         shutil.copytree(tmp_path, tmp_path.parent / "parts" / part)
-    said = "The folders Validation, train are parts of the data, and the classes are the folders in them: cat, dog"
+    said = "Folders named as parts of the data are no classes: Validation, train. The classes are .* such as cat, dog"
     with pytest.raises(FeedError, match=said):
         list_folder(tmp_path.parent / "parts")
     assert list_folder(tmp_path.parent / "parts", ["Validation", "train"])[1].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    with pytest.raises(FeedError, match="The class 'cow' has no files; there are folders cat, dog"):
-        list_folder(tmp_path, ["cat", "dog", "cow"])
     (tmp_path / "note.png").touch()
     with pytest.raises(FeedError, match=r"The file 'note.png' lies outside of the class folders"):
         list_folder(tmp_path)
@@ -266,6 +268,68 @@ def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FeedError, match="no pictures"):
         list_folder(tmp_path / "empty")
+
+
+def test_a_part_of_the_data_beside_classes_is_no_class(tmp_path: Path) -> None:
+    """One whose pictures lie in it is a class, as of vehicles."""
+    for name in ("cat/a.png", "train/a.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert list_folder(tmp_path)[2] == ["cat", "train"]
+    (tmp_path / "train/dog").mkdir()
+    (tmp_path / "train/dog/b.png").touch()
+    with pytest.raises(FeedError, match=r"are no classes: train\. The classes .*, such as dog\. List"):
+        list_folder(tmp_path)
+    assert list_folder(tmp_path, ["cat", "train"])[1].tolist() == [0, 1, 1]
+
+
+def pictures_of(folder: Path, names: Sequence[str], classes: Sequence[str] | None = None) -> Dataset:
+    """Listed pictures of these classes, two of each."""
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        for k in range(2):
+            Image.fromarray(np.full((1, 5, 3), 40 * k, np.uint8)).save(folder / name / f"{k}.png")
+    files, labels, _ = list_folder(folder, classes)
+    return from_images(files, "x", columns={"labels": labels}, width=5, height=1)
+
+
+def test_a_class_may_have_no_pictures_in_a_folder(tmp_path: Path) -> None:
+    """Labels count the given classes; a folder without pictures is told once."""
+    (tmp_path / "val/dog").mkdir(parents=True)
+    (tmp_path / "val/hen").mkdir(parents=True)
+    with pytest.warns(UserWarning) as notices:
+        rows = pictures_of(tmp_path / "val", ["cat", "fox"], ["cow", "cat", "dog", "fox"])
+    assert [int(row["labels"]) for row in rows.split(0.5)[0]] == [1, 1]
+    assert [str(notice.message) for notice in notices] == [
+        "These classes have no pictures in the folder: cow, dog.",
+        "Folders without pictures are no classes: hen.",
+    ]
+
+
+def test_labels_that_count_other_classes_are_refused(tmp_path: Path) -> None:
+    """The folder val lacks dog, and so its fox would be the training's dog."""
+    train = pictures_of(tmp_path / "train", ["cat", "dog", "fox"])
+    wrong = pictures_of(tmp_path / "val", ["cat", "fox"])
+    fewer = pictures_of(tmp_path / "few", ["cat", "dog"])
+    said = "1 is 'fox' in 'labels' of the {} rows, and 'dog' in the training rows. List a folder with the 'classes' of"
+    nodes = [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["logits"])]
+    model = make_model(nodes, {"x": ["N", 3, 1, 5]}, {"logits": ["N", 3]}, {"w": np.zeros((15, 3), np.float32)})
+    options: dict[str, Any] = {"loss": "CrossEntropyLoss", "optimizer": "SGD"}
+    with trainweb.TrainingSession.from_model(model.SerializeToString(), **options) as s:
+        with pytest.raises(FeedError, match=said.format("validation")):
+            s.fit(train, epochs=1, progress=False, validation_data=wrong)
+        part, _ = train.split(0.34)
+        s.fit(part.map(lambda row: row), epochs=1, progress=False, validation_data=fewer)
+        for ask in (s.evaluate, lambda rows: s.evaluate(rows.map(lambda row: row))):
+            with pytest.raises(FeedError, match=said.format("given")):
+                ask(wrong)
+        assert len(s.predict(wrong)["logits"]) == 4
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            s.evaluate({"x": np.zeros((2, 3, 1, 5), np.float32), "labels": [0, 1]})
+        with pytest.warns(UserWarning, match="no pictures in the folder: dog"):
+            files, labels, _ = list_folder(tmp_path / "val", ["cat", "dog", "fox"])
+        s.evaluate(from_images(files, "x", columns={"labels": labels}, width=5, height=1))
 
 
 def test_a_folder_lists_its_pictures_alone(tmp_path: Path) -> None:

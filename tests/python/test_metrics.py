@@ -5,6 +5,7 @@ They run as in a session: nodes sum up each of three batches in the kernels, and
 
 import json
 import math
+import re
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -63,9 +64,16 @@ def f1_of(c: int) -> float:
 def test_accuracy_and_top_k() -> None:
     right = [g == t for g, t in zip(GUESSES, CLASSES, strict=True)]
     assert counted("accuracy", SCORES, CLASSES) == pytest.approx(np.mean(right))
-    for k in (1, 2, 5, 6):
+    for k in (1, 2, 5):
         among = [t in np.argsort(-row)[:k] for row, t in zip(SCORES, CLASSES, strict=True)]
         assert counted({"type": "topK", "k": k}, SCORES, CLASSES) == pytest.approx(np.mean(among))
+    with pytest.raises(FeedError, match="'topK' with k = 6 is always 1 for 6 classes: give it a 'k' less than 6"):
+        counted({"type": "topK", "k": 6}, SCORES, CLASSES)
+    for five in (SCORES[:, :5], SCORES[:, :5, None]):
+        with pytest.raises(FeedError, match="'topK' with k = 5 is always 1 for 5 classes"):
+            counted("topK", five, CLASSES.reshape(97, *five.shape[2:]))
+    with pytest.raises(FeedError, match="'topK' with k = 2 is always 1 for 2 classes"):
+        counted({"type": "topK", "k": 2}, SCORES[:, :1], CLASSES)
 
 
 def test_f1() -> None:
@@ -171,7 +179,7 @@ def test_settings() -> None:
 
 @pytest.mark.parametrize("name", ["accuracy", "topK", "f1", "mIoU"])
 def test_of_nothing_it_is_no_number(name: str) -> None:
-    ignored = {"type": name, "ignore_index": 1}
+    ignored = {"type": name, "ignore_index": 1} | ({"k": 1} if name == "topK" else {})
     assert np.isnan(counted(ignored, np.zeros((3, 2), np.float32), np.ones(3, np.int64), parts=[slice(None)]))
 
 
@@ -240,6 +248,51 @@ def test_as_scikit_learn(case: str, metric: str) -> None:
     name, average = metric.split()
     found = counted({"type": name, "average": average}, scores, targets)
     assert found == pytest.approx(recorded["values"][metric], rel=1e-12)
+
+
+def perceptron(loss: Any) -> trainweb.TrainingSession:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"]), helper.make_node("Softmax", ["logits"], ["shares"])]
+    weights = {"w": np.eye(3, dtype=np.float32)}
+    outputs = {name: ["N", 3] for name in ("logits", "shares")[: 2 if isinstance(loss, dict) else 1]}
+    made = make_model(nodes, {"x": ["N", 3]}, outputs, weights).SerializeToString()
+    more = {"additional_output_names": ["shares"]} if isinstance(loss, dict) else {}
+    return trainweb.TrainingSession.from_model(made, loss=loss, optimizer="SGD", **more)
+
+
+def test_a_metric_that_is_no_number_is_told_or_refused() -> None:
+    """Once where it is only shown; where early stopping waits for it, it never improves."""
+    x, labels = RNG.standard_normal((8, 3)).astype(np.float32), np.arange(8) % 3
+    one_class = {"x": x, "labels": np.zeros(8, np.int64)}
+    said = "The metric 'auc' of the {} is NaN. .* of two classes for 'auc'"
+    with perceptron("CrossEntropyLoss") as s:
+        options: dict[str, Any] = {"validation_data": one_class, "metrics": ["auc", "accuracy"], "progress": False}
+        with pytest.warns(UserWarning) as notices:
+            history = s.fit({"x": x, "labels": labels}, epochs=3, **options)
+        assert math.isnan(history.epochs[2].validation["auc"]) and history.epochs[2].validation["accuracy"] <= 1
+        assert len([n for n in notices if re.match(said.format("validation data"), str(n.message))]) == 1
+        with pytest.warns(UserWarning, match=said.format("data")):
+            s.evaluate(one_class, metrics="auc")
+        with pytest.raises(FeedError, match=said.format("validation data")):
+            s.fit({"x": x, "labels": labels}, epochs=3, early_stopping={"metric": "auc", "patience": 1}, **options)
+
+
+def test_errors_of_scores_whose_targets_are_probabilities_are_refused() -> None:
+    """A softmax makes probabilities of the scores; classes are compared, and so is an output of probabilities."""
+    x, shares = RNG.standard_normal((8, 3)).astype(np.float32), RNG.dirichlet(np.ones(3), 8).astype(np.float32)
+    data = {"x": x, "logits_labels": shares}
+    with perceptron({"logits": {"type": "CrossEntropyLoss", "probabilities": True}}) as s:
+        for name in ("mae", "rmse", "r2"):
+            with pytest.raises(ModelError, match=f"metrics is '{name}'; it must be a metric of classes, or a function"):
+                s.evaluate(data, metrics={"logits": name})
+        names = {"predictions": "shares", "targets": "logits_labels"}
+        found = s.evaluate(data, metrics="mae", **names)["mae"]
+        expected = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+        assert found == pytest.approx(np.abs(expected - shares).mean(), rel=1e-5)
+        found = s.evaluate(data, metrics={"logits": "accuracy"})["logits_accuracy"]
+        assert found == pytest.approx(np.mean(x.argmax(1) == shares.argmax(1)))
+    with perceptron("MSELoss") as s:
+        error = s.evaluate({"x": x, "labels": shares}, metrics="mae")["mae"]
+        assert error == pytest.approx(np.abs(x - shares).mean(), rel=1e-5)
 
 
 def test_auc_of_what_has_no_pairs() -> None:

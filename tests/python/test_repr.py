@@ -37,5 +37,6 @@ def test_an_inference_session_and_datasets_name_their_inputs() -> None:
     session.release()
     assert repr(session) == "<InferenceSession: points tensor(float)[batch, 2] to logits tensor(float)[batch, 2]>"
     assert repr(Dataset(DATA)) == "<Dataset: 1,200 rows of points float32[2], labels int64[]>"
+    assert repr(Dataset([{"x": 1}])) == "<Dataset: list of rows>"
     assert repr(Dataset(DATA).map(lambda row: row)) == "<Dataset: stream of rows>"
     assert repr(Dataset(DATA).batch(8)) == "<Dataset: stream of batches>"

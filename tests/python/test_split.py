@@ -51,6 +51,9 @@ def test_the_last_rows_of_each_class_are_taken() -> None:
 def test_a_split_that_lacks_a_class_warns() -> None:
     with pytest.warns(UserWarning, match=r"validation data has no row with 0 as 'labels'.*Give the option 'stratify'"):
         split(SORTED, 0.25, stratify=False)
+    given = {name: array[:16] for name, array in SORTED.items()}
+    with session() as s, pytest.warns(UserWarning, match=r"no row with 2 as 'labels'\. Number classes alike,"):
+        split_data(ModelInputs(s._core.models.inputs["train"]), SORTED, given, None, ["labels"], stratify=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         split(SORTED, 0.25, stratify=True)

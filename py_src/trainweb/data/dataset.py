@@ -65,7 +65,7 @@ class Dataset(OtherNames):
         """The generator object or iterator that the rows come from, which can be read only once."""
         self.preprocessing: list[table.Step] = []
         """Fitted steps of tables so far, such as `standardize` and `one_hot`: JSON, for `preprocess`."""
-        self._listed = source if isinstance(source, (list, tuple)) else ()
+        self._listed = source if isinstance(source, (list, tuple)) else None
         """The rows, if they are a list."""
         self._declared: Mapping[str, list[Any]] = {}
         """Categories that the columns of a table declare."""
@@ -108,15 +108,16 @@ class Dataset(OtherNames):
 
     def __repr__(self) -> str:
         if self.columns is None:
-            return f"<Dataset: stream of {'batches' if self.is_batched else 'rows'}>"
+            kind = "stream" if self._listed is None else "list"
+            return f"<Dataset: {kind} of {'batches' if self.is_batched else 'rows'}>"
         inputs = ", ".join(f"{name} {dtype_of(array)}{list(array.shape[1:])}" for name, array in self.columns.items())
         return f"<Dataset: {len(self):,} rows of {inputs}>"
 
     def __len__(self) -> int:
-        """Rows; TypeError where they are a stream."""
-        if self._known is None:
+        """Rows of arrays, images or a list; TypeError where they are a stream."""
+        if self._known is None and self._listed is None:
             raise TypeError("A stream of rows has no length.")
-        return len(next(iter(self._known.values())))
+        return len(next(iter(self._known.values())) if self._known else self._listed or ())
 
     def __iter__(self) -> Iterator[Any]:
         self._iterations += 1
@@ -242,7 +243,7 @@ class Dataset(OtherNames):
         SHARE.check("share", share)
         if self._known is None and not self._listed:
             raise messages.STREAM_SPLIT()
-        count = len(self._listed) or len(self)
+        count = len(self)
         if seed is None:
             order = np.arange(count)
         else:
@@ -274,7 +275,7 @@ class Dataset(OtherNames):
             raise messages.STREAM_SPLIT()
         try:
             if self._known is None:
-                selection = Dataset([self._listed[k] for k in indices])
+                selection = Dataset([(self._listed or ())[k] for k in indices])
             elif self._pick is None:
                 selection = Dataset({name: array[indices] for name, array in self._known.items()})
             else:
@@ -286,7 +287,7 @@ class Dataset(OtherNames):
 
     def _column(self, name: str) -> np.ndarray | None:
         """The values of an input, where arrays have them, or each row of a list has one."""
-        if all(isinstance(row, Mapping) and np.isscalar(row.get(name)) for row in self._listed) and self._listed:
+        if self._listed and all(isinstance(row, Mapping) and np.isscalar(row.get(name)) for row in self._listed):
             return np.asarray([row[name] for row in self._listed])
         return (self._known or {}).get(name)
 
@@ -641,7 +642,7 @@ class Dataset(OtherNames):
 def stream_of(rows: Callable[[Draw | None], Iterator[Any]], *, is_drawn: bool) -> Dataset:
     """A stream of rows: in order for None, else those that are drawn."""
     stream = Dataset(())
-    stream._rows, stream._is_drawn = rows, is_drawn
+    stream._rows, stream._is_drawn, stream._listed = rows, is_drawn, None
     return stream
 
 

@@ -39,7 +39,7 @@ class ModelInputs:
     def __init__(
         self, inputs: Mapping[str, Value], unread: Container[str] = (), notices: set[str] | None = None
     ) -> None:
-        self.values, self._unread, self._notices = dict(inputs), unread, set() if notices is None else notices
+        self.values, self.unread, self._notices = dict(inputs), unread, set() if notices is None else notices
         first = {value.shape[0] for value in inputs.values() if value.shape}
         size = first.pop() if len(first) == 1 else None
         self.rows = size if isinstance(size, int) else None
@@ -146,16 +146,16 @@ class ModelInputs:
         The labels are the last input that is not one of `weights`.
         """
         for name in self.values if data.columns is not None else ():
-            if name not in (data.columns or {}) and name not in self._unread:
+            if name not in (data.columns or {}) and name not in self.unread:
                 others = [str(column) for column in data.columns or {} if column not in self.values]
-                missing = [n for n in self.values if n not in (data.columns or {}) and n not in self._unread]
+                missing = [n for n in self.values if n not in (data.columns or {}) and n not in self.unread]
                 is_renamed = len(others) == len(missing) == 1 and source == "data"
                 message = messages.OTHER_NAME if is_renamed else messages.NOT_PREPARED if others else messages.NO_INPUT
                 found = {"names": ", ".join(data.columns or {}), "inputs": ", ".join(self.values)}
                 raise message(source=source, name=name, **found, **({"other": others[0]} if is_renamed else {}))
         for name, labels in [(name, value) for name, value in self.values.items() if name not in weights][-1:]:
             is_sequence = labels.dtype == "int64" and not all(isinstance(dim, int) for dim in (labels.shape or ())[1:2])
-            if is_sequence and name not in self._unread and (data._zeros is None or name in data._zeros):
+            if is_sequence and name not in self.unread and (data._zeros is None or name in data._zeros):
                 self.warn(messages.PADDED_CLASSES(name=name))
 
     def _check_rows_first(self) -> None:
@@ -191,7 +191,7 @@ class ModelInputs:
         if not isinstance(columns, Mapping) or not self.values:
             return columns
         columns = by_inputs(columns, self.values)
-        needed = [name for name in self.values if name not in self._unread]
+        needed = [name for name in self.values if name not in self.unread]
         if not needed or any(name not in columns for name in needed):
             return columns
         if further := [str(name) for name in columns if name not in self.values]:
@@ -236,7 +236,7 @@ class ModelInputs:
         if not isinstance(named, Mapping):
             return False
         try:
-            names = [name for name in self.values if name in named and name not in self._unread]
+            names = [name for name in self.values if name in named and name not in self.unread]
             known = [(np.ndim(named[name]), self.values[name].shape) for name in names]
         except ValueError:
             # Rows of different lengths; who stacks them names the first.

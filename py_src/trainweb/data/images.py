@@ -157,7 +157,10 @@ def from_images(
     image = checked_options(options)
     sources = list(images)
     # They are checked beside the images, which are a column of no classes until they are read.
-    columns_of_all = checked_columns({**mapping("columns", columns or {}), input: np.full(len(sources), 0.5)})
+    columns = mapping("columns", columns or {})
+    columns_of_all = checked_columns({**columns, input: np.full(len(sources), 0.5)})
+    known = {name: array.classes for name, array in columns.items() if isinstance(array, Labels) and array.classes}
+    steps = [{"type": "categories", "input": name, "categories": [[*classes]]} for name, classes in known.items()]
 
     def part(places: np.ndarray, image: Options, *, shuffles: bool) -> Dataset:
         rows = checked_columns({name: array[places] for name, array in columns_of_all.items()})
@@ -180,10 +183,16 @@ def from_images(
             return part(places[rows], image, shuffles=shuffles)
 
         dataset = stream_of(read, is_drawn=True)
-        dataset._known, dataset._pick = rows, pick
+        dataset._known, dataset._pick, dataset.preprocessing = rows, pick, steps
         return dataset
 
     return part(np.arange(len(sources)), image, shuffles=shuffle)
+
+
+class Labels(np.ndarray):
+    """Labels that know their classes, for `from_images`; parts and copies of them do not."""
+
+    classes: Sequence[str] | None = None
 
 
 @checks_keywords
@@ -196,7 +205,7 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
     ----------
     folder : path
     classes : list of str, optional
-        The folders in the order of their labels; by default all, in the order of their names.
+        The folders in the order of their labels, with a notice of those without pictures; by default all, by name.
 
     Returns
     -------
@@ -209,7 +218,7 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
     Raises
     ------
     FeedError
-        There is no picture, one is in the folder of no class, or one of `classes` has no picture.
+        There is no picture, one is in the folder of no class, or a folder is a part of the data, such as "train".
     """
     root = path_of("folder", folder)
     if not root.is_dir():
@@ -224,9 +233,9 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
     if others := [path.as_posix() for path in paths if not _is_picture(path)]:
         warn(str(messages.NOT_PICTURES(count=len(others), names=", ".join(others[:SHOWN_FILES]))))
     folders = {path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")}
-    if empty := sorted(folders - {path.parts[0] for path in files}):
-        warn(str(messages.EMPTY_FOLDERS(names=", ".join(empty))))
     labels, names = labelled([path.parts for path in files], classes)
+    if empty := sorted(folders.difference(names)):
+        warn(str(messages.EMPTY_FOLDERS(names=", ".join(empty))))
     return [root / path for path in files], labels, names
 
 
@@ -239,21 +248,21 @@ def labelled(paths: Sequence[Sequence[str]], classes: Sequence[str] | None) -> t
     """Labels of files by the folders that they are in, and the names of the classes."""
     if not paths:
         raise messages.NO_PICTURES()
-    for path in paths:
-        if len(path) == 1:
-            raise messages.FILE_WITHOUT_CLASS(file=path[0])
+    if outside := [path[0] for path in paths if len(path) == 1]:
+        raise messages.FILE_WITHOUT_CLASS(file=outside[0])
     folders = list(dict.fromkeys(path[0] for path in paths))
-    if classes is None and all(PART.fullmatch(path[0]) and len(path) > 2 for path in paths):
-        deeper = list(dict.fromkeys(path[1] for path in paths))
-        raise messages.PARTS_OF_DATA(names=", ".join(folders), deeper=", ".join(deeper[:SHOWN_FILES]))
+    parts = [path for path in paths if PART.fullmatch(path[0]) and len(path) > 2]
+    if classes is None and parts:
+        names, deeper = (list(dict.fromkeys(path[k] for path in parts)) for k in (0, 1))
+        raise messages.PARTS_OF_DATA(names=", ".join(names), deeper=", ".join(deeper[:SHOWN_FILES]))
     names = folders if classes is None else texts("classes", classes)
-    for folder in folders:
-        if folder not in names:
-            raise messages.FOLDER_WITHOUT_CLASS(folder=folder, names=", ".join(names))
-    for name in names:
-        if name not in folders:
-            raise messages.CLASS_WITHOUT_FILES(name=name, names=", ".join(folders))
-    return np.array([names.index(path[0]) for path in paths], np.int64), names
+    if strays := [folder for folder in folders if folder not in names]:
+        raise messages.FOLDER_WITHOUT_CLASS(folder=strays[0], names=", ".join(names))
+    if empty := [name for name in names if name not in folders]:
+        warn(str(messages.EMPTY_CLASSES(names=", ".join(empty))))
+    labels = np.array([names.index(path[0]) for path in paths], np.int64).view(Labels)
+    labels.classes = names
+    return labels, names
 
 
 @dataclass(frozen=True)

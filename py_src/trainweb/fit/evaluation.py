@@ -122,7 +122,11 @@ class EvaluationRun:
     def values(self) -> dict[str, Value]:
         """The loss and the metrics of all batches."""
         loss, totals = self._loss.value, self._totals
-        return {**totals.values(self._of.asked, loss), **self._of.own_values(totals)}
+        values = totals.values(self._of.asked, loss)
+        for one in self._of.asked:
+            if values[one.key] != values[one.key]:
+                self._of.inputs.warn(messages.NAN_METRIC(name=one.key, source=self._source))
+        return {**values, **self._of.own_values(totals)}
 
 
 def has_functions(metric: Any) -> TypeGuard[Mapping[str, Function]]:

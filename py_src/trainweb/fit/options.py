@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -134,7 +135,9 @@ class EarlyStopping:
         self._course = Course(self.rule, {"patience": patience, "min_delta": min_delta, "sign": sign})
 
     def observe(self, value: float) -> bool:
-        """Take note of an epoch; whether it is the best."""
+        """Take note of an epoch; whether it is the best. Raise FeedError for a metric that is NaN."""
+        if self.metric != "loss" and math.isnan(value):
+            raise messages.NAN_METRIC(name=self.metric, source="validation data")
         self._course.observe(value=value)
         return bool(self._course["is_better"])
 

@@ -23,6 +23,7 @@ from trainweb.data.waiting import NumberedBatch
 from trainweb.fit.evaluation import Evaluation
 from trainweb.fit.options import FIT, OTHERS, EarlyStopping, checked_accumulate, checked_options, make_early_stopping
 from trainweb.fit.resume import FitCheckpoint
+from trainweb.message import Message
 from trainweb.metrics import metrics_of
 from trainweb.schedules import SCHEDULES, Constant, Schedule, make_schedule
 from trainweb.settings import fields_of
@@ -340,7 +341,7 @@ def split_data(
             raise messages.STRATIFIED_NOTHING()
         if validation is not None:
             validation = inputs.dataset(validation)
-            warn_of_missing(names, train, validation)
+            warn_of_missing(messages.ABSENT_CLASSES, names, train, validation)
         return train, validation
     if validation is not None:
         raise messages.TWO_VALIDATIONS()
@@ -348,14 +349,22 @@ def split_data(
     if stratify is not False:
         return train.split(share, stratify=input_name(stratify, inputs.values) if isinstance(stratify, str) else name)
     parts = train.split(share)
-    warn_of_missing(names, *parts)
+    warn_of_missing(messages.MISSING_CLASSES, names, *parts)
     return parts
 
 
 def warn_of_steps(inputs: ModelInputs, done: Sequence[Mapping[str, Any]], data: Dataset, source: str) -> None:
-    """Warn of steps of tables that only the training rows have."""
+    """Warn of steps that only the training rows have. Raise FeedError for a label that is another class in these."""
+    fitted = {(step["type"], step["input"]): step for step in data.preprocessing if step["input"] not in inputs.unread}
+    for step in done:
+        pair = step, fitted.get((step["type"], step["input"]), step)
+        first_column = zip(*(one.get("categories", [[]])[0] for one in pair), strict=False)
+        for place, (expected, actual) in enumerate(first_column):
+            if actual != expected:
+                found = {"name": step["input"], "actual": actual, "expected": expected}
+                raise messages.OTHER_CLASSES(place=place, source=source, **found)
     lacking = [step for step in done if step not in data.preprocessing]
-    if any(step["input"] in (data.columns or {}) for step in lacking):
+    if any("dtype" in step and step["input"] in (data.columns or {}) for step in lacking):  # not those of folders
         steps = ", ".join(f"{step['type']} of {step['input']!r}" for step in lacking)
         inputs.warn(messages.UNPREPARED_VALIDATION(source=source, steps=steps))
 
@@ -375,7 +384,7 @@ def warn_of_copies(inputs: ModelInputs, names: Sequence[str], data: Dataset) -> 
                 inputs.warn(messages.COPIED_LABELS(name=name, other=other))
 
 
-def warn_of_missing(names: Sequence[str], train: Dataset, validation: Dataset) -> None:
+def warn_of_missing(message: Message, names: Sequence[str], train: Dataset, validation: Dataset) -> None:
     """Warn of classes that only one of two parts has, if there are few classes."""
     for name in names:
         parts = {"training": labels_of(train._column(name)), "validation": labels_of(validation._column(name))}
@@ -385,4 +394,4 @@ def warn_of_missing(names: Sequence[str], train: Dataset, validation: Dataset) -
             missing = sorted(map(int, classes - of_part))
             # Of many classes some are rare.
             if missing and len(present) == 2 and len(classes) <= NAMED_CLASSES:
-                warn(str(messages.MISSING_CLASSES(part=part, name=name, classes=", ".join(map(str, missing)))))
+                warn(str(message(part=part, name=name, classes=", ".join(map(str, missing)))))

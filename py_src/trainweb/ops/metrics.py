@@ -152,9 +152,11 @@ class TopCounts(_Counts):
     ) -> tuple[TensorType, TensorType]:
         self.need_numbers(predicted, target)
         self.need_weights(target, weights)
-        self.scores(predicted.shape, target.shape)
+        classes = self.scores(predicted.shape, target.shape).classes
         if self.k < 1:
             raise self.error(f"k is {self.k}; it must be at least 1.")
+        if static(classes) and self.k >= classes:
+            raise messages.TOP_OF_ALL(k=self.k, count=classes)
         return TensorType("float64", (2, 1)), TensorType("float64", (3,))
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:

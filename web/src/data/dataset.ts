@@ -52,7 +52,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
   #iterations = 0;
   readonly #stream: Stream;
   /** The rows, if they are an array. */
-  readonly #listed: readonly unknown[];
+  readonly #listed: readonly unknown[] | null;
 
   /** @throws FeedError when there are no rows, or tensors have different numbers of rows */
   constructor(source: Exclude<DataSource<Item>, Dataset<Item>>) {
@@ -60,7 +60,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     const [columns, rows] = open(source);
     this.#columns = columns;
     this.#rows = rows;
-    this.#listed = Array.isArray(source) ? source : [];
+    this.#listed = Array.isArray(source) ? source : null;
     this.#stream = streams.get(source) ?? { ...GIVEN, generator: isReadOnce(source) ? source : null };
   }
 
@@ -153,7 +153,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
   /** The number of rows, and the types of the inputs, as text. */
   override toString(): string {
     if (this.#columns === null) {
-      return `<Dataset: stream of ${this.#stream.isBatched ? "batches" : "rows"}>`;
+      return `<Dataset: ${this.#listed === null ? "stream" : "list"} of ${this.#stream.isBatched ? "batches" : "rows"}>`;
     }
     const inputs = [...this.#columns].map(([name, { type, dims }]) => `${name} ${type}[${dims.slice(1).join(", ")}]`);
     return `<Dataset: ${(this.size as number).toLocaleString("en")} rows of ${inputs.join(", ")}>`;
@@ -166,8 +166,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
 
   /** Number of rows; null for a stream. */
   get size(): number | null {
-    const first = this.known?.values().next().value;
-    return first === undefined ? null : (first.dims[0] as number);
+    return this.known?.values().next().value?.dims[0] ?? this.#listed?.length ?? null;
   }
 
   /** The rows, or the batches of a dataset that makes them, in their order. */
@@ -271,7 +270,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     const { seed, stratify } = checkOptions("split", options, { seed: true, stratify: true });
     refuseSettingIf(!(typeof share === "number" && share > 0 && share < 1), "share", share, "a number greater than 0 and less than 1");
     refuseSettingIf(!["string", "undefined"].includes(typeof stratify), "stratify", stratify, "the name of an input");
-    const rows = (this.size ?? this.#listed.length) || raise("STREAM_SPLIT");
+    const rows = this.size || raise("STREAM_SPLIT");
     if (seed !== undefined) {
       checkSeed(seed);
     }
@@ -288,7 +287,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
 
   /** @internal The values of an input, where tensors have them, or each row of an array has one. */
   column(name: string): Tensor | undefined {
-    const values = this.#listed.map((row) => (row as Partial<Row>)?.[name]);
+    const values = (this.#listed ?? []).map((row) => (row as Partial<Row>)?.[name]);
     const areNumbers = values.length > 0 && values.every((value) => ["number", "bigint"].includes(typeof value));
     return areNumbers ? asTensor(name, values) : this.known?.get(name);
   }
@@ -305,15 +304,15 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
    * @throws FeedError when the rows are a stream, or have no such number
    */
   rows(indices: readonly number[] | Uint32Array): Dataset<Item> {
-    const size = (this.size ?? this.#listed.length) || raise("STREAM_SPLIT");
+    const size = this.size || raise("STREAM_SPLIT");
     const wrong = Array.from(indices).findIndex((row) => !Number.isSafeInteger(row) || row < 0 || row >= size);
     refuseSettingIf(wrong >= 0, "indices", indices[wrong], `an integer >= 0 and < ${size}`);
     return this.#part(Uint32Array.from(indices), false);
   }
 
   #part(indices: Uint32Array, isHeldOut: boolean): Dataset<Item> {
-    if (this.#listed.length > 0) {
-      return new Dataset(Array.from(indices, (k) => this.#listed[k] as Item));
+    if (this.#listed !== null) {
+      return new Dataset(Array.from(indices, (k) => this.#listed?.[k] as Item));
     }
     return (this.#stream.parts?.pick(indices, isHeldOut) as Dataset<Item> | undefined) ?? this.#pick(indices);
   }
@@ -423,7 +422,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     if (this.#columns !== null) {
       return this.#columns;
     }
-    const rows = this.#listed as readonly Row[];
+    const rows = (this.#listed ?? []) as readonly Row[];
     const [first = raise("TABLE_STREAM")] = rows;
     refuseIf(!rows.every((row) => isRecord(row) && !isTensor(row)), "TABLE_STREAM");
     rows.forEach((row, position) => checkNames(position, row, first));
@@ -732,8 +731,8 @@ export function rowAt(columns: ReadonlyMap<string, Tensor>, row: number): Row {
 }
 
 /** A stream of rows that are drawn. */
-export function drawnDataset(rows: (draw: Draw | null) => AsyncIterable<Row>, parts: Parts): Dataset<Row<Tensor>> {
-  return streamOf(rows, { ...GIVEN, isDrawn: true, parts });
+export function drawnDataset(rows: RowsOf, parts: Parts, preprocessing: Stream["preprocessing"]): Dataset<Row<Tensor>> {
+  return streamOf(rows, { ...GIVEN, isDrawn: true, parts, preprocessing });
 }
 
 function streamOf<Item extends object>(rows: RowsOf, stream: Stream): Dataset<Item> {

@@ -30,17 +30,19 @@ export interface Listed {
   readonly file: File;
 }
 
-/** Names of pictures: an ending of theirs, or none. */
+/** Classes of labels, by the arrays that have them. */
+export const CLASSES = new WeakMap<object, readonly string[]>();
 /** Names of folders that are parts of the data, each with a folder for each class. */
 const PART = /^(train(ing)?|val(id|idation)?|test(ing)?|dev)$/iu;
+/** Names of pictures: an ending of theirs, or none. */
 const PICTURE = /^[^.]*$|\.(apng|avif|bmp|gif|heic|heif|ico|jfif|jpe|jpeg|jpg|pjp|pjpeg|png|tif|tiff|webp)$/iu;
 
 /**
  * List the files of a folder that has a folder for each class. Hidden files, and files that are no pictures by
  * their names, are left out with a notice.
  *
- * @param options - `classes`: the folders in the order of their labels; by default all, in the order of their names.
- * @throws FeedError when there is no picture, one is in the folder of no class, or one of `classes` has no picture
+ * @param options - `classes`: the folders in the order of their labels, with a notice of those without pictures; by default all, by name.
+ * @throws FeedError when there is no picture, one is in the folder of no class, or a folder is a part of the data, such as "train"
  */
 export async function listFolder(
   source: FolderSource,
@@ -59,23 +61,26 @@ export async function listFolder(
   const lost = files.find(({ path }) => path.length === 1);
   refuseIf(lost !== undefined, "FILE_WITHOUT_CLASS", { file: lost?.file.name });
   const folders = [...new Set(files.map(({ path }) => path[0] as string))];
-  if (classes === undefined && files.every(({ path }) => path.length > 2 && PART.test(path[0] as string))) {
-    const deeper = [...new Set(files.map(({ path }) => path[1] as string))].slice(0, SHOWN_FILES);
-    throw sessionError("PARTS_OF_DATA", { names: folders.join(", "), deeper: deeper.join(", ") });
+  const parts = files.filter(({ path }) => path.length > 2 && PART.test(path[0] as string));
+  if (classes === undefined && parts.length > 0) {
+    const [parents, deeper] = [0, 1].map((k) => [...new Set(parts.map(({ path }) => path[k] as string))]) as [string[], string[]];
+    throw sessionError("PARTS_OF_DATA", { names: parents.join(", "), deeper: deeper.slice(0, SHOWN_FILES).join(", ") });
   }
   const inFolders = all.filter(({ path }) => path.length > 1 && !path[0]?.startsWith("."));
   const there = [...inFolders.map(({ path }) => path[0] as string), ...(isHandle(source) ? await foldersIn(source) : [])];
-  const empty = [...new Set(there)].sort().filter((folder) => !folders.includes(folder));
-  if (empty.length > 0) {
-    log("warning", sessionError("EMPTY_FOLDERS", { names: empty.join(", ") }).message);
-  }
-  const names = classes ?? folders;
+  const names = [...(classes ?? folders)];
   const stray = folders.find((folder) => !names.includes(folder));
   refuseIf(stray !== undefined, "FOLDER_WITHOUT_CLASS", { folder: stray, names: names.join(", ") });
-  const unused = names.find((name) => !folders.includes(name));
-  refuseIf(unused !== undefined, "CLASS_WITHOUT_FILES", { name: unused, names: folders.join(", ") });
+  const emptyFolders = [...new Set(there)].sort().filter((folder) => !names.includes(folder));
+  const emptyClasses = names.filter((name) => !folders.includes(name));
+  for (const [kind, empty] of [["EMPTY_CLASSES", emptyClasses], ["EMPTY_FOLDERS", emptyFolders]] as const) {
+    if (empty.length > 0) {
+      log("warning", sessionError(kind, { names: empty.join(", ") }).message);
+    }
+  }
   const labels = BigInt64Array.from(files, ({ path }) => BigInt(names.indexOf(path[0] as string)));
-  return { files: files.map(({ file }) => file), labels, classes: [...names] };
+  CLASSES.set(labels, names);
+  return { files: files.map(({ file }) => file), labels, classes: names };
 }
 
 function isPicture({ path }: Listed): boolean {

@@ -80,7 +80,7 @@ export class FederatedClient extends Opaque {
     const [session, trainableOnly] = [this.#session, this.#trainableOnly];
     checkVector("parameters", parameters, await session.getParametersSize(trainableOnly));
     const dataset = Dataset.of(data);
-    const examples = dataset.size ?? raise("UNCOUNTED_ROWS");
+    const examples = (dataset.known && dataset.size) ?? raise("UNCOUNTED_ROWS");
     // A copy: loading may take the buffer away.
     const start = parameters.slice();
     await session.loadParametersBuffer(parameters.slice(), trainableOnly);

@@ -5,6 +5,7 @@ import { Tensor } from "onnxruntime-common";
 import { checkSeed, Dataset, drawnDataset, rowAt, type Columns } from "../data/dataset.js";
 import { badSetting, describe, isAddress, mustBe, refuseSettingIf } from "../data/checks.js";
 import { imageValues } from "../data/images.js";
+import { CLASSES } from "../data/folder.js";
 import { checkOptions } from "../data/nearest.js";
 import { permutation, RandomStream, seedWith, type Draw } from "../data/random.js";
 import type { Row } from "../data/rows.js";
@@ -119,8 +120,12 @@ export function readImages(images: Iterable<ImageSource>, options: ImagesOptions
     };
     const pick = (rows: Uint32Array, isOut: boolean): Dataset<Row<Tensor>> =>
       partOf(part.rows(rows), rows.map((row) => places[row] as number), isHeldOut || isOut);
-    return drawnDataset(rows, { known, pick });
+    return drawnDataset(rows, { known, pick }, steps);
   };
+  const steps = Object.entries(columns).flatMap(([input, labels]) => {
+    const classes = CLASSES.get(labels as object);
+    return classes === undefined ? [] : [{ type: "categories", input, categories: [[...classes]] } as const];
+  });
   // They are checked beside the images, which are a column of no classes until they are read.
   const all = new Dataset({ ...columns, [input]: new Float32Array(sources.length).fill(0.5) });
   return partOf(all, Uint32Array.from(sources.keys()), false);

@@ -41,16 +41,16 @@ const CONVERTED: readonly string[] = [
 /** The inputs of a model, to which data is fitted. */
 export class ModelInputs {
   readonly #declared: readonly InputDeclaration[];
-  readonly #unread: readonly string[];
+  /** Inputs that data may lack and that are left out, such as labels of predictions. */
+  readonly unread: readonly string[];
 
   /** Rows of a batch, where the file fixes them. */
   readonly rows: number | null;
   readonly #notices: Set<string>;
 
-  /** @param unread - inputs that data may lack and that are left out, such as labels of predictions */
   constructor(info: Pick<SessionInfo, "inputs">, step: "train" | "eval", unread: readonly string[] = []) {
     this.#declared = info.inputs[step];
-    this.#unread = unread;
+    this.unread = unread;
     this.rows = fixedRows(this.#declared);
     TOLD.set(info, (this.#notices = TOLD.get(info) ?? new Set()));
   }
@@ -154,7 +154,7 @@ export class ModelInputs {
    */
   require(data: Dataset, source: string, weights: readonly string[]): void {
     const { columns } = data;
-    const missing = this.#declared.filter(({ name }) => columns !== null && !columns.has(name) && !this.#unread.includes(name));
+    const missing = this.#declared.filter(({ name }) => columns !== null && !columns.has(name) && !this.unread.includes(name));
     if (missing[0] !== undefined) {
       const [names, inputs] = [[...(columns?.keys() ?? [])], this.#declared.map(({ name }) => name)];
       const others = names.filter((name) => !inputs.includes(name));
@@ -164,7 +164,7 @@ export class ModelInputs {
     }
     const { name = "", dtype, dims } = this.#declared.filter((one) => !weights.includes(one.name)).at(-1) ?? {};
     const isSequence = dtype === "int64" && (dims?.length ?? 0) > 1 && typeof dims?.[1] !== "number";
-    if (isSequence && !this.#unread.includes(name) && data.pads(name)) {
+    if (isSequence && !this.unread.includes(name) && data.pads(name)) {
       this.warn("PADDED_CLASSES", { name });
     }
   }
@@ -192,7 +192,7 @@ export class ModelInputs {
    */
   #read(source: Named): Named {
     const names = this.#declared.map(({ name }) => name);
-    const needed = names.filter((name) => !this.#unread.includes(name));
+    const needed = names.filter((name) => !this.unread.includes(name));
     const isRenamed = Object.keys(source).some((name) => inputName(name, names) !== name);
     const columns = isRenamed ? byInputs(source, names) : source;
     const further = Object.keys(columns).filter((name) => !names.includes(name));
@@ -234,7 +234,7 @@ export class ModelInputs {
       return false;
     }
     const known = Object.entries(named).flatMap(([name, value]) => {
-      const declared = this.#declared.find((one) => one.name === name && !this.#unread.includes(name));
+      const declared = this.#declared.find((one) => one.name === name && !this.unread.includes(name));
       return declared === undefined ? [] : [[rankOf(value), declared.dims ?? []] as const];
     });
     const isWhole = ([rank, dims]: (typeof known)[number]): boolean => rank === dims.length && rank > 0;

@@ -26,7 +26,7 @@ export function splitData(
     refuseIf(stratify !== false, "STRATIFIED_NOTHING");
     const given = validation === null ? null : inputs.dataset(validation);
     if (given !== null) {
-      warnOfMissing(name, train, given);
+      warnOfMissing("ABSENT_CLASSES", name, train, given);
     }
     return [train, given];
   }
@@ -35,15 +35,21 @@ export function splitData(
     return train.split(share, { stratify: name });
   }
   const parts = train.split(share);
-  warnOfMissing(name, ...parts);
+  warnOfMissing("MISSING_CLASSES", name, ...parts);
   return parts;
 }
 
-/** Warn of steps of tables that only the training rows have. */
+/** Warn of steps that only the training rows have. @throws FeedError for a label that is another class in these */
 export function warnOfSteps(inputs: ModelInputs, expected: readonly PreprocessingStep[], data: Dataset, source: string): void {
+  for (const step of expected.filter(({ input }) => !inputs.unread.includes(input))) {
+    const same = data.preprocessing.find(({ type, input }) => type === step.type && input === step.input);
+    const [[ours = []] = [], [theirs = []] = []] = [step, same ?? step].map((one) => ("categories" in one ? one.categories : []));
+    const place = ours.findIndex((one, at) => at < theirs.length && one !== theirs[at]);
+    refuseIf(place >= 0, "OTHER_CLASSES", { place, name: step.input, actual: theirs[place], expected: ours[place], source });
+  }
   const done = data.preprocessing.map((step) => JSON.stringify(step));
   const lacking = expected.filter((step) => !done.includes(JSON.stringify(step)));
-  if (lacking.some(({ input }) => data.columns?.has(input))) {
+  if (lacking.some(({ input, dtype }) => dtype !== undefined && data.columns?.has(input))) { // not those of folders
     const steps = lacking.map(({ type, input }) => `${type} of '${input}'`).join(", ");
     inputs.warn("UNPREPARED_VALIDATION", { source, steps });
   }
@@ -66,7 +72,7 @@ export function warnOfCopies(inputs: ModelInputs, names: readonly string[], { co
 }
 
 /** Warn of classes that only one of two parts has, if there are few classes. */
-function warnOfMissing(name: string, train: Dataset, validation: Dataset): void {
+function warnOfMissing(message: "ABSENT_CLASSES" | "MISSING_CLASSES", name: string, train: Dataset, validation: Dataset): void {
   const [trained, validated] = [labelsOf(train.column(name)), labelsOf(validation.column(name))];
   const classes = [...new Set([...(trained ?? []), ...(validated ?? [])])].sort((a, b) => a - b);
   // Of many classes some are rare.
@@ -76,7 +82,7 @@ function warnOfMissing(name: string, train: Dataset, validation: Dataset): void 
   for (const [part, present] of [["training", trained], ["validation", validated]] as const) {
     const missing = classes.filter((label) => !present.includes(label));
     if (missing.length > 0) {
-      log("warning", sessionError("MISSING_CLASSES", { part, name, classes: missing.join(", ") }).message);
+      log("warning", sessionError(message, { part, name, classes: missing.join(", ") }).message);
     }
   }
 }

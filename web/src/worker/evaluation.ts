@@ -94,6 +94,9 @@ export class Evaluation {
   result(): Evaluated {
     const loss = this.#mean.value;
     const values = this.#totals?.values(this.#spec.metrics, loss);
+    for (const { key: name } of this.#spec.metrics.filter(({ key }) => Number.isNaN(values?.[key]))) {
+      warnOnce(this.#core, sessionError("NAN_METRIC", { name, source: this.#data }).message);
+    }
     return { values: { loss, ...values }, rows: this.#totals?.rows ?? [] };
   }
 }
@@ -105,10 +108,13 @@ export function fetchesOfLoss(name: string, count: string | null): Fetch[] {
 
 /** Warn, once in a session, of the first NaN or infinity of a batch, with its input and row. */
 export function warnOfGap(core: SessionCore, reason: string, batch: FailedBatch, source: string): void {
-  const gap = textOfGap(reason, batch, source);
-  if (gap !== null && !core.notices.has(gap)) {
-    core.notices.add(gap);
-    log("warning", gap);
+  warnOnce(core, textOfGap(reason, batch, source));
+}
+
+function warnOnce({ notices }: SessionCore, text: string | null): void {
+  if (text !== null && !notices.has(text)) {
+    notices.add(text);
+    log("warning", text);
   }
 }
 

@@ -2,6 +2,7 @@
 
 import type { EpochRecord, WireEarlyStopping } from "../../wire/fit.js";
 import { Course } from "../../wire/formulas.js";
+import { refuseIf } from "../../wire/messages.js";
 
 export class FitEpochs {
   readonly #early: WireEarlyStopping | null;
@@ -34,13 +35,15 @@ export class FitEpochs {
     this.#done.push(epoch);
   }
 
-  /** Add a whole epoch; true if its parameters are the best so far and must be kept. */
+  /** Add a whole epoch; true if its parameters are the best so far and must be kept. @throws FeedError where its metric is NaN */
   observe(epoch: EpochRecord): boolean {
     this.add(epoch);
     if (this.#early === null || this.#course === null) {
       return false;
     }
-    this.#course.observe({ value: (epoch.validation ?? epoch)[this.#early.metric as "loss"] as number });
+    const [name, value] = [this.#early.metric, (epoch.validation ?? epoch)[this.#early.metric as "loss"] as number];
+    refuseIf(name !== "loss" && Number.isNaN(value), "NAN_METRIC", { name, source: "validation data" });
+    this.#course.observe({ value });
     const isBest = this.#course.get("is_better") !== 0;
     this.#bestEpoch = isBest ? epoch.epoch : this.#bestEpoch;
     return isBest && this.#early.restoresBest;

@@ -308,7 +308,7 @@ def _loss(text: str | None) -> Any:
     """A loss by its name, or of JSON."""
     from trainweb.artifacts import LossType
 
-    if text is None or not text.startswith("{"):
+    if text is None or not text.startswith(("{", "[")):
         # A text: the enumeration asks for the names of ONNX Runtime's inputs.
         return None if text is None else _member(LossType, "--loss", text).name
     try:

@@ -124,6 +124,13 @@ def with_terms(graph: Graph, loss: str, terms: Sequence[str]) -> tuple[Graph, Lo
     return make.graph, LossCount(losses=make.node("Concat", numbers, axis=0), terms=terms)
 
 
+def uneven_terms(graph: Graph, terms: Sequence[str], inputs: Collection[Value]) -> list[str]:
+    """The terms that are sums, or that were divided by labels that count or their weights: not by rows or elements."""
+    counted = [(term, *counted_loss(graph, term, inputs)) for term in terms]
+    summed = {node.outputs[0] for _, made, _ in counted for node in made.nodes if node.op_type == "ReduceSum"}
+    return [term for term, _, count in counted if count.is_sum or count.output in summed]
+
+
 def _place(graph: Graph, loss: str) -> int:
     """The node of a loss: for the compiler, the forward pass ends with the last output."""
     return next(k for k, node in enumerate(graph.nodes) if loss in node.outputs)

@@ -25,7 +25,7 @@ from trainweb.message import Message
 RELEASED = Message(ReleasedError, "This session was released; create a new one.")
 
 # Warnings of both languages. Others are ABSENT_CLASSES, COPIED_LABELS, FURTHER_COLUMNS, MISSING_CLASSES, NAN_METRIC,
-# PADDED_CLASSES, PROMPT_DIFFERS and UNPREPARED_VALIDATION.
+# NO_PROBABILITIES, PADDED_CLASSES, PROMPT_DIFFERS, UNEVEN_TERMS and UNPREPARED_VALIDATION.
 
 DONE_FIT = Message(
     ModelError,
@@ -105,7 +105,11 @@ FEED_DIM = Message(
     "Got invalid dimensions for input: {name} for the following indices index: {index} Got: {actual} "
     "Expected: {expected}",
 )
-FEED_SYMBOL = Message(FeedError, "Feeds disagree on dimension {symbol!r}: {first} in {where!r}, {size} in {name!r}.")
+FEED_SYMBOL = Message(
+    FeedError,
+    "Feeds disagree on dimension {symbol!r}: {first} in {where!r}, {size} in {name!r}. If 'bucket' pads the rows, name "
+    "both in its 'padded', with the number to add, such as 0 of weights.",
+)
 EMPTY_BATCH = Message(FeedError, "Feed {name!r} has shape {shape!r}: an empty batch cannot be trained on.")
 NOT_A_SHAPE = Message(FeedError, "The shape of {name!r} must be a list of integers >= 0, got {actual!r}.")
 DECIDING_SHAPE = Message(
@@ -123,18 +127,14 @@ BAD_LABEL = Message(
 PADDED_LABEL = Message(
     FeedError,
     "{node}: the label {value} at position {position} is out of range 0 to {last}. To ignore such labels, give the "
-    "loss ignore_index={value}.",
-    "{node}: the label {value} at position {position} is out of range 0 to {last}. To ignore such labels, give the "
-    "loss ignoreIndex: {value}.",
+    "loss '{argument.ignore_index}' {value}.",
 )
 BAD_INDEX = Message(FeedError, "{node}: the index {value} at position {position} is out of range.")
 BAD_VALUE = Message(FeedError, "{node}: the value {value} at position {position} is not allowed.")
 LOOP_LIMIT = Message(
     LimitError,
-    "{node}: the loop exceeds the limit of {value} iterations. Shorten it, or raise "
-    "limits={{'loop_iterations': ...}} where you read its model (build_artifacts, InferenceSession).",
-    "{node}: the loop exceeds the limit of {value} iterations. Shorten it, or raise "
-    "limits.loopIterations where you read its model (createFromModel, InferenceSession.create).",
+    "{node}: the loop exceeds the limit of {value} iterations. Shorten it, or raise limits.{argument.loop_iterations} "
+    "where you read its model.",
 )
 PLAN_FAILED = Message(
     EngineError,
@@ -163,8 +163,8 @@ NOT_BUILT = Message(SessionError, "The gradient graph is not built yet: call bui
 NO_ARTIFACTS = Message(SessionError, "This session has no artifacts: only sessions from createFromModel have them.")
 NO_ADAPTERS = Message(
     SessionError,
-    "This session has no adapters: artifacts have none. Give 'lora' to from_model, then call load_checkpoint.",
-    "This session has no adapters: artifacts have none. Give 'lora' to createFromModel, then call loadCheckpoint.",
+    "This session has no adapters: artifacts have none. Make it of a model with 'lora', then call "
+    "{argument.load_checkpoint}.",
 )
 CHECKPOINT_TOO_LARGE = Message(
     LimitError,
@@ -179,7 +179,9 @@ NO_GPU_KERNEL = Message(
     "This step cannot run on the GPU: {node} needs {what}, for which there is no GPU kernel. Device 'wasm' runs it.",
 )
 ARENA_LIMIT = Message(
-    LimitError, "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}."
+    LimitError,
+    "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}. Take a smaller "
+    "batch (in fit with '{argument.accumulate}'), or give the session '{argument.memory_budget}'.",
 )
 SESSION_TOO_LARGE = Message(
     LimitError,
@@ -194,9 +196,7 @@ WARMUP_BEYOND_TOTAL = Message(SessionError, "{name!r} must be at most the number
 # Data.
 
 NOT_A_DATASET = Message(
-    FeedError,
-    "Data must be a mapping of input names to arrays, rows, or a function that returns rows; got {actual}.",
-    "Data must be an object of input names and tensors, rows, or a function that returns rows; got {actual}.",
+    FeedError, "Data must map input names to arrays, or be rows, or a function that returns rows; got {actual}."
 )
 NO_COLUMNS = Message(FeedError, "The data has no arrays: give one for each input of the model, by its name.")
 EMPTY_DATASET = Message(FeedError, "The data has no rows.")
@@ -234,10 +234,9 @@ OBJECTS_IN_COLUMN = Message(
 )
 TEXT_VALUES = Message(
     FeedError,
-    "{what} has texts, and the model takes numbers. Make them by float() of digits, by 'categories' or 'one_hot' of a "
-    "Dataset of names, by a tokenizer of sentences, and for a language model by Dataset.from_text.",
-    "{what} has texts, and the model takes numbers. Make them by Number() of digits, by 'categories' or 'oneHot' of a "
-    "Dataset of names, by a tokenizer of sentences, and for a language model by Dataset.fromText.",
+    "{what} has texts, and the model takes numbers. Make them of digits (float, Number), by 'categories' or "
+    "'{argument.one_hot}' of a Dataset of names, by a tokenizer of sentences, and for a language model by "
+    "Dataset.{argument.from_text}. Leave out a column that the model does not read.",
 )
 TIME_FIRST = Message(
     FeedError,
@@ -265,6 +264,10 @@ DATA_SHAPE = Message(
     FeedError,
     "{name!r} has shape {actual!r} in {where}. The model takes {batch} for a batch, so {row} for a row.",
 )
+WEIGHT_SHAPE = Message(
+    FeedError,
+    f"{DATA_SHAPE.text} For weights of {{of}}, make the session with 'of': {{of!r}} in {{argument.sample_weight}}.",
+)
 DATA_SIZE = Message(
     FeedError, f"{DATA_SHAPE.text} If these sizes are of an export's example, export the model with dynamic axes."
 )
@@ -286,21 +289,21 @@ NOT_A_ROW = Message(
 )
 NOT_A_BATCH = Message(
     FeedError,
-    "Batch {position} of the data is {actual}; it must map input names to arrays, or be a tuple of arrays.",
-    "Batch {position} of the data is {actual}; it must map input names to arrays, or be an array of arrays.",
+    "Batch {position} of the data is {actual}; it must map input names to arrays, or be a tuple (or an array) of them.",
 )
 ROW_NAMES = Message(FeedError, "Row {position} of the data has {names}; the first row of its batch has {expected}.")
 ROW_TYPE = Message(
     FeedError,
     "Row {position} of the data has {actual} as {name!r}; the first row of its batch has {expected}. "
-    "Rows of different lengths are padded by 'bucket' of a Dataset.",
+    "'bucket' of a Dataset pads rows of different lengths: name {name!r} in its 'padded', with the number to add (0 of "
+    "weights, -100 of labels).",
 )
 RAGGED_VALUE = Message(FeedError, "Row {position} of the data has no array as {name!r}: {reason}")
 IN_ROW = Message(FeedError, "{name!r} of row {row} of the {data} is out of range ({place}). {reason}")
 NAN_IN_ROW = Message(
     NumericsError,
-    "{reason} {name!r} has {value!r} in row {row} of the {data}. Fill NaN of features by '{argument.fill_median}'. "
-    "Drop rows without a label or weight, or give rows without a label the weight 0 ('{argument.sample_weight}').",
+    "{reason} {name!r} has {value!r} in row {row} of the {data}. Fill NaN of features by {argument.fill_median}, even "
+    "at weight 0. Drop rows without label or weight, or give those without label weight 0: '{argument.sample_weight}'.",
 )
 BATCHED_TWICE = Message(FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(
@@ -419,9 +422,7 @@ TOTAL_OF_STREAM = Message(
     "'{argument.steps_per_epoch}' of the fit.",
 )
 SHUFFLED_STREAM = Message(
-    ModelError,
-    "A stream can only be shuffled in a buffer: call data.shuffle(buffer, seed), and leave out 'shuffle'.",
-    "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
+    ModelError, "A stream can only be shuffled in a buffer: call data.shuffle, and leave out 'shuffle'."
 )
 STEPS_OF_ARRAYS = Message(
     ModelError, "'{argument.steps_per_epoch}' is for streams; an epoch of arrays has all of their rows. Leave it out."
@@ -446,6 +447,11 @@ COPIED_LABELS = Message(
     FeedError,
     "The labels {name!r} are equal to {other!r}, so the model learns to copy. Shift them: the label of a token is the "
     "next token. '{argument.from_text}' of Dataset makes such rows.",
+)
+NO_PROBABILITIES = Message(
+    FeedError,
+    "The first rows of {name!r} are no probabilities: some are negative, or the sum is not 1. Give the softmax of "
+    "scores. Weights of rows belong in '{argument.sample_weight}'.",
 )
 TWO_VALIDATIONS = Message(ModelError, "Give validation data, or a share to split off, but not both.")
 METRICS_WITHOUT_DATA = Message(
@@ -519,9 +525,7 @@ NOT_TEXTS = Message(
 NO_CHAT_TEMPLATE = Message(
     ModelError,
     "Text {position} is a chat, and the tokenizer has no function apply_chat_template. Give the tokenizer of "
-    "transformers.",
-    page="Text {position} is a chat, and the tokenizer has no function apply_chat_template. Give the tokenizer of "
-    "@huggingface/transformers.",
+    "transformers, in a page of @huggingface/transformers.",
 )
 NOT_A_PAIR = Message(
     FeedError,
@@ -604,13 +608,18 @@ RATE_WITHOUT_OPTIMIZER = Message(ModelError, "A learning rate needs 'optimizer':
 UNWEIGHED_BATCHES = Message(
     ModelError, "This training model cannot weight batches by rows. Give '{argument.accumulate}' the reduction 'sum'."
 )
+UNEVEN_TERMS = Message(
+    ModelError,
+    "'{argument.accumulate}' weights batches by rows. Rows do not divide these terms: {names}. So the step differs "
+    "that of a large batch. Raise '{argument.batch_size}' instead, or give all terms and the option reduction 'sum'.",
+)
 NO_SAMPLE_WEIGHT = Message(
     ModelError, "The loss {name!r} is neither a mean nor a sum over rows. Leave out {argument.sample_weight}."
 )
 UNWEIGHTED_METRIC = Message(
     ModelError,
-    "A metric of your own gets no weights of rows, which this session has. Compute it of the results of predict, or "
-    "leave it out.",
+    "A metric of your own ({name}) gets no weights of rows, which this session has. Compute it of the results of "
+    "predict, or leave it out.",
 )
 NO_PERPLEXITY = Message(
     ModelError,
@@ -663,9 +672,7 @@ BAD_CHECKPOINT_NAME = Message(StorageError, "A checkpoint's name must be a text 
 NO_CHECKPOINT = Message(StorageError, "There is no checkpoint {name!r} in {folder!r}.")
 CHECKPOINT_EXISTS = Message(StorageError, "There is a checkpoint {name!r} in {folder!r} already: delete it first.")
 CHECKPOINT_IN_USE = Message(
-    StorageError,
-    "The checkpoint {name!r} is in use by another process: end its fit first.",
-    "The checkpoint {name!r} is in use by a fit, or by another tab: end it first.",
+    StorageError, "The checkpoint {name!r} is in use by a fit, perhaps of another process or tab: end it first."
 )
 CHECKPOINT_DAMAGED = Message(CheckpointError, "The checkpoint {name!r} in {folder!r} is damaged.")
 NO_ROOM = Message(
@@ -787,10 +794,8 @@ NO_AVERAGES = Message(
 UNKNOWN_IN_GROUP = Message(ModelError, "A group names {name!r}, which is not a trained parameter; they are {names}.")
 LOSS_INPUTS = Message(
     ModelError,
-    "{loss} takes {n} of the model's outputs, but these are given: {names}. "
-    "Give each output its loss, as {{{first!r}: 'MSELoss', ...}}, choose with loss_input_names, or give a Block.",
-    "{loss} takes {n} of the model's outputs, but these are given: {names}. "
-    "Give each output its loss, as {{ {first!r}: 'MSELoss', ... }}, or choose with 'lossInputNames'.",
+    "{loss} takes {n} of the model's outputs, but these are given: {names}. Give each output its loss, as "
+    "{{{first!r}: 'MSELoss', ...}}, or choose with {argument.loss_input_names}.",
 )
 NOT_ON_GPU = Message(UnsupportedError, '{what} does not work with device: "webgpu" yet. device: "wasm" has it.')
 GPU_OUTSIDE_PAGE = Message(

@@ -454,8 +454,6 @@ def with_metrics(graph: Graph, request: Sequence[Any], inputs: Sequence[GraphVal
             names = _sum(graph, one, sums, weight)
         elif weight is None:
             names = _collect(graph, one)
-        elif isinstance(one.metric, Rows):
-            raise messages.UNWEIGHTED_METRIC()
         else:
             (value,) = (v for v in graph.inputs if isinstance(v, GraphValue) and v.name == one.targets)
             weights_of_rows = _weights_like(graph, weight, one.targets, len(value.shape or ()))

@@ -93,7 +93,7 @@ def input_name(name: str, inputs: Collection[str]) -> str:
         return name
     if f"{name}_labels" in inputs:
         return f"{name}_labels"
-    known = [one for one in LABELS if one in inputs]
+    known = [one for one in inputs if one in LABELS] or [one for one in inputs if one.endswith("_labels")]
     return known[0] if name in LABELS and len(known) == 1 else name
 
 

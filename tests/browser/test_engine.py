@@ -82,7 +82,7 @@ def test_engine_refuses_with_a_typed_error_and_goes_on(scenario, site: Site, thr
     found = scenario(site, "refusals", threads=threads)
     assert found.pop("works") is None
     messages = {
-        "tooMuch": "MiB in use. Take a smaller batchSize, set the option memoryBudget, or freeze layers.",
+        "tooMuch": "MiB in use. Take a smaller batchSize (accumulate in fit), set the option memoryBudget, or freeze",
         "negative": "out of memory",
         "freeTwice": "not an allocated",
         "writeBeyond": "outside the memory",

@@ -124,7 +124,7 @@ def test_refusals(js: JsPage) -> None:
     (*sizes, label), steps = found
     expected = (
         "ModelError: batchSize is 8; it must be 4, which the first axis of the input 'x' fixes in the file: leave it "
-        "out, or export the model with dynamic_shapes."
+        "out ('accumulate' of fit makes larger steps), or export the model with dynamic_shapes."
     )
     assert all(error.startswith(expected) for error in sizes) and steps > 1
     assert "'labels' of row 29 of the data is out of range (batch 8)." in label

@@ -210,7 +210,7 @@ SAVED = "'checkpoint' of fit or of TrainingSession.create, or loadCheckpoint of 
         ("open({ clipGradValue: '1' })", "ModelError", ["clipGradValue is '1'"]),
         ("open({ batchNorm: 'eval' })", "ModelError", ["batchNorm is 'eval'; it must be train or as_exported"]),
         ("open({ requiresGrad: 'fc1.*' })", "ModelError", ["requiresGrad is 'fc1.*'; it must be a list of names"]),
-        ("open({ lossInputNames: ['logits', 'logits'] })", "ModelError", ["takes 1", "choose with 'lossInputNames'"]),
+        ("open({ lossInputNames: ['logits', 'logits'] })", "ModelError", ["takes 1", "choose with lossInputNames"]),
         ("open({ loss: { type: 'CrossEntropyLoss', weights: [1, '2'] } })", "ModelError", ["loss.weights is [1, '2']"]),
         ("open({ loss: { type: 'CrossEntropyLoss', ignoreIndex: 0.5 } })", "ModelError", ["loss.ignoreIndex is 0.5"]),
         ("open({ loss: { reduction: 'sum' } })", "ModelError", ["loss needs the setting 'type': one of MSELoss"]),

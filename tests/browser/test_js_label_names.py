@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.python.test_loss_terms import ARRAYS, SHARES
+from tests.python.test_loss_terms import model as outputs
 
 import trainweb
 
@@ -77,6 +79,8 @@ def test_weights_are_those_of_python(js: JsPage) -> None:
         const refused = await errors(
           () => made.evaluate(data, { metrics: { mine: () => 0 } }),
           () => TrainingSession.createFromModel("/model.onnx", { ...own, sampleWeight: { name: "a", of: "b" } }),
+          () => made.evaluate({ ...data, present: new Tensor("float32", new Float32Array(75), [75]) }),
+          () => made.evaluate({ ...data, present: tensor(given.present).reshape([75, 3, 1]) }),
         );
         const weights = Array.from((await made.getContiguousParameters(false)).data);
         await made.release();
@@ -98,8 +102,74 @@ def test_weights_are_those_of_python(js: JsPage) -> None:
         assert found["losses"] == history.losses
         assert found["values"] == [epoch.validation for epoch in history.epochs]
         assert found["weights"] == s.get_contiguous_parameters(False).tolist()
-    assert "A metric of your own gets no weights of rows" in found["refused"][0]
-    assert "sampleWeight.of is 'b'; it must be rows or labels" in found["refused"][1]
+    own, of, *shapes = found["refused"]
+    assert "A metric of your own (mine) gets no weights of rows" in own
+    assert "sampleWeight.of is 'b'; it must be rows or labels" in of
+    for shape, what in zip(shapes, ("rows", "labels"), strict=True):
+        assert f"For weights of {what}, make the session with 'of': '{what}' in sampleWeight." in shape
+
+
+def test_notices_of_losses_are_those_of_python(js: JsPage, plain_site: Site) -> None:
+    """Of terms that `accumulate` does not weigh, and of labels that are no probabilities; and losses in a list."""
+    for names in (("kind", "age"), ("kind",)):
+        plain_site.add(f"/{len(names)}.onnx", outputs(*names))
+    found = js.run(
+        """
+        const [said, before] = [[], console.warn];
+        console.warn = (text) => said.push(text.replace("trainweb: ", ""));
+        const fit = async (model, loss, data, options) => {
+          said.length = 0;
+          const s = await TrainingSession.createFromModel(model, { loss, optimizer: "SGD" });
+          for (let k = 0; k < 2; k++) await s.fit(data, { batchSize: 5, learningRate: 1e-6, ...options });
+          await s.release();
+          return [...said];
+        };
+        const of = (values, columns) => new Tensor("float32", Float32Array.from(values), [23, columns]);
+        const [x, shares, age] = [of(given.x, 6), of(given.shares, 3), of(given.age, 1)];
+        const kinds = new Tensor("int64", BigInt64Array.from(given.kind, BigInt), [23]);
+        const weighed = { kind: { name: "CrossEntropyLoss", weights: [1, 5, 0.2] }, age: "MSELoss" };
+        const both = { x, kind_labels: kinds, age_labels: age };
+        const sum = { steps: 2, reduction: "sum" };
+        const accumulated = [];
+        for (const accumulate of [2, 1, sum]) accumulated.push(await fit("/2.onnx", weighed, both, { accumulate }));
+        const plain = { ...weighed, kind: "CrossEntropyLoss" };
+        accumulated.push(await fit("/2.onnx", plain, both, { accumulate: 2 }));
+        const soft = { type: "CrossEntropyLoss", probabilities: true };
+        const named = [];
+        for (const change of [(v) => v, (v) => 2 * v, (v) => v - 0.1, Math.log]) {
+          named.push(await fit("/1.onnx", soft, { x, labels: of(given.shares.map(change), 3) }));
+        }
+        const ofOutput = { kind: soft, age: "MSELoss" };
+        named.push(await fit("/2.onnx", ofOutput, { ...both, kind_labels: of(given.shares.map(Math.log), 3) }));
+        const list = ["MSELoss", { name: "L1Loss", weight: 0.1 }];
+        const s = await TrainingSession.createFromModel("/1.onnx", { loss: list, sampleWeight: "w" });
+        const values = await s.evaluate({ x, labels: shares, w: new Float32Array(23).fill(1) });
+        await s.release();
+        console.warn = before;
+        const refused = [];
+        for (const [model, loss] of [["/2.onnx", list], ["/1.onnx", []]]) {
+          refused.push((await failure(() => TrainingSession.createFromModel(model, { loss }))).message);
+        }
+        return { accumulated, named, values, refused };
+        """,
+        given={name: ARRAYS[f"train.{name}"].ravel().tolist() for name in ("x", "kind", "age")}
+        | {"shares": SHARES.ravel().tolist()},
+    )
+    notice, *others = found["accumulated"]
+    (said,) = notice
+    assert "Rows do not divide these terms: kind_loss. So the step differs" in said and others == [[], [], []]
+    whole, *named, of_output = found["named"]
+    assert (
+        whole == [] and all("The first rows of 'labels' are no prob" in said for (said,) in named) and len(named) == 3
+    )
+    assert "'kind_labels' are no probabilities" in of_output[0] and len(of_output) == 1
+    with trainweb.TrainingSession.from_model(
+        outputs("kind"), loss=["MSELoss", {"name": "L1Loss", "weight": 0.1}], options={"reproducible": True}
+    ) as s:
+        values = s.evaluate({"x": ARRAYS["train.x"], "labels": SHARES})
+    assert found["values"] == pytest.approx(values, rel=1e-6)
+    assert "it must be losses by outputs, such as {'kind': ['MSELoss', ...]}" in found["refused"][0]
+    assert "loss is []; it must be losses by outputs" in found["refused"][1]
 
 
 def test_areas_with_weights_and_metrics_of_distributions_are_those_of_python(js: JsPage) -> None:

@@ -1,5 +1,7 @@
 """`predict`, `evaluate` and learning rates of a page, against numpy in float64 and against CPython."""
 
+import re
+
 import numpy as np
 import pytest
 from onnx import helper
@@ -62,7 +64,7 @@ def test_predictions_of_buckets_are_in_the_order_of_the_rows(js: JsPage, plain_s
     """Against sums of numpy, in every form that batches of buckets take; and the labels of texts."""
     plain_site.add("/sums.onnx", SUMS.SerializeToString())
     plain_site.add("/tokens.onnx", tokens().SerializeToString())
-    found, counts, warned, wrong = js.run(
+    found, counts, warned, (*wrong, row, batch), texts = js.run(
         """
         const loss = { type: "CrossEntropyLoss", ignoreIndex: -100 };
         const open = (model) => TrainingSession.createFromModel(model, { loss, optimizer: "SGD" });
@@ -94,10 +96,22 @@ def test_predictions_of_buckets_are_in_the_order_of_the_rows(js: JsPage, plain_s
         }
         const weighted = { loss: "CrossEntropyLoss", sampleWeight: { name: "weights", of: "labels" } };
         const weighed = await TrainingSession.createFromModel("/tokens.onnx", weighted);
-        await weighed.evaluate(bucketed(tagged.map((row) => ({ ...row, weights: Array(row.ids.length).fill(1) })), {}));
+        const withWeights = tagged.map((row) => ({ ...row, weights: Array(row.ids.length).fill(1) }));
+        await weighed.evaluate(bucketed(withWeights, {}));
+        const padded = { ids: 0, labels: 0 };
+        for (const size of [2, 1]) {
+          const data = new Dataset(withWeights).bucket(({ ids }) => ids.length, [9], size, { padded });
+          wrong.push((await failure(() => weighed.evaluate(data))).message);
+        }
+        await weighed.evaluate(bucketed(withWeights, { padded: { ...padded, weights: 0 } }));
         await weighed.release();
+        const named = tagged.map((row, k) => ({ ...row, name: "a".repeat(k % 3), words: row.ids.map(() => "a") }));
+        const s2 = await open("/tokens.onnx");
+        const texts = [];
+        for (const rows of [tagged, named]) texts.push((await s2.evaluate(bucketed(rows))).loss);
+        await s2.release();
         console.warn = before;
-        return [found, counts, warned, wrong];""",
+        return [found, counts, warned, wrong, texts];""",
         given=[row["ids"].tolist() for row in ROWS],
     )
     for number, scores in enumerate(found):
@@ -106,7 +120,11 @@ def test_predictions_of_buckets_are_in_the_order_of_the_rows(js: JsPage, plain_s
     places = sum(3 if n <= 3 else 5 if n <= 5 else 8 for n in LENGTHS)
     assert counts == [places, places, places, sum(LENGTHS)]
     notice = "trainweb: 'bucket' pads 'labels' with 0, which counts as a class. Give another number"
-    assert [text[: len(notice)] for text in warned] == [notice, notice, notice]
+    *warned, further = warned
+    assert [text[: len(notice)] for text in warned] == [notice] * 4
+    assert "These columns of the data are not read: name, words." in further and texts[0] == texts[1]
+    assert re.search(r"Row . of .* float32\[\d\] as 'weights'; .* name 'weights' in its 'padded', .*0 of weights", row)
+    assert "in 'weights'. If 'bucket' pads the rows, name both in its 'padded'" in batch
     assert all("'ids' of row 3 of the data" in message for message in wrong)
 
 
@@ -232,11 +250,15 @@ def test_a_prediction_of_nan_names_input_and_row_once(js: JsPage) -> None:
     js.page.on("console", lambda message: lines.append(message.text))
     js.run(
         f"""{START}
-        const gap = new Tensor("float32", Float32Array.from(given.x, (v, k) => (k === 66 ? NaN : v)), [75, 5]);
+        const holed = Float32Array.from(given.x, (v, k) => (k >= 66 && k % 5 === 1 ? NaN : v));
+        const gap = new Tensor("float32", holed, [75, 5]);
+        const other = new Tensor("float32", holed.map((v, k) => (k === 41 ? NaN : v)), [75, 5]);
         await s.predict({{ x }});
-        for (let k = 0; k < 2; k++) await s.predict({{ x: gap }});
+        for (const data of [gap, gap, other]) await s.predict({{ x: data }}, {{ batchSize: 8 }});
         await s.release();""",
         given=GIVEN,
     )
-    (said,) = [line for line in lines if "NaN" in line]
-    assert "Output 'y' has NaN. 'x' has nan in row 13 of the given rows." in said
+    said = [line for line in lines if "NaN" in line]
+    assert len(said) == 2
+    for row, line in zip((13, 8), said, strict=True):
+        assert f"Output 'y' has NaN. 'x' has nan in row {row} of the given rows." in line

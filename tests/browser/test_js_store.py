@@ -230,7 +230,9 @@ def test_another_tab_is_kept_out(browser: Browser, plain_site: Site) -> None:
               () => store.save(s, "one"), () => store.delete("one"), () => s.fit(data(), {{ checkpoint }}),
             ].map(async (action) => (await failure(action)).message));"""
         )
-        assert errors == ["The checkpoint 'one' is in use by a fit, or by another tab: end it first."] * 3
+        assert (
+            errors == ["The checkpoint 'one' is in use by a fit, perhaps of another process or tab: end it first."] * 3
+        )
         other.page.close()
         ended = js.run(
             f"""{STORE}

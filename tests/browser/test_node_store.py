@@ -154,7 +154,7 @@ def test_a_damaged_file_and_a_second_fit_are_refused(tmp_path: Path) -> None:
         const checkpoint = {{ store: {store_in(tmp_path)}, name: "y" }};
         const both = await Promise.allSettled([fit(checkpoint), fit(checkpoint)]);
         console.log(JSON.stringify(both.map(({{ reason }}) => reason && `${{reason.name}} ${{reason.message}}`)));""")
-    refusal = "StorageError The checkpoint 'y' is in use by a fit, or by another tab: end it first."
+    refusal = "StorageError The checkpoint 'y' is in use by a fit, perhaps of another process or tab: end it first."
     assert sorted(json.loads(found), key=str) == [None, refusal] or sorted(json.loads(found), key=str) == [
         refusal,
         None,

@@ -48,7 +48,10 @@ def gradient(rows: slice, weights: np.ndarray | None = None, table: np.ndarray =
     return total, float(each.sum())
 
 
-@pytest.mark.parametrize(("loss", "weights"), [(IGNORING, None), (WEIGHTED, WEIGHTS)])
+OF_OUTPUT = {"logits": IGNORING | {"weights": WEIGHTS.tolist(), "weight": 1.0}}
+
+
+@pytest.mark.parametrize(("loss", "weights"), [(IGNORING, None), (WEIGHTED, WEIGHTS), (OF_OUTPUT, WEIGHTS)])
 @pytest.mark.parametrize(("size", "steps"), [(10, 4), (8, 5), (1, 40), (16, 4)])
 def test_the_step_is_that_of_one_large_batch(loss: Any, weights: np.ndarray | None, size: int, steps: int) -> None:
     total, count = gradient(slice(None), weights)

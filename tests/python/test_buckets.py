@@ -123,6 +123,40 @@ def test_padded_labels_are_named_beside_their_weights() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "size", "said"),
+    [
+        (
+            ROWS[9:],
+            2,
+            r"float32\[2\] as 'weights'; .* name 'weights' in its 'padded', with the number to add .0 of weights",
+        ),
+        (
+            ROWS[1::3],
+            1,
+            r"3 in 'ids', 2 in 'weights'\. If 'bucket' pads the rows, name both in its 'padded', with .* 0",
+        ),
+    ],
+)
+def test_weights_that_are_not_padded_say_how(rows: list[Any], size: int, said: str) -> None:
+    rows = [{"ids": row["ids"] % 7, "labels": row["ids"] % 7, "weights": np.float32(row["ids"])} for row in rows]
+    weights = {"name": "weights", "of": "labels"}
+    with trainweb.TrainingSession.from_model(tokens(), loss="CrossEntropyLoss", sample_weight=weights) as s:
+        with pytest.raises(trainweb.errors.FeedError, match=said):
+            s.evaluate(Dataset(rows).bucket(length, [3, 5, 8], size, {"ids": 0, "labels": 0}))
+        s.evaluate(Dataset(rows).bucket(length, [3, 5, 8], size, {"ids": 0, "labels": 0, "weights": 0}))
+
+
+@pytest.mark.parametrize("padded", [None, ["ids", "labels"]])
+def test_texts_of_bucketed_rows_are_left_out(padded: Any) -> None:
+    rows = [row | {"name": "a" * (k % 3), "words": ["a"] * (len(row["ids"]) if padded is None else 1)}
+            for k, row in enumerate(TAGGED)]  # fmt: skip
+    with trainweb.TrainingSession.from_model(tokens(), loss="CrossEntropyLoss", optimizer="SGD") as s:
+        plain = s.evaluate(Dataset(TAGGED).bucket(length, [3, 5, 8], 2))
+        with pytest.warns(UserWarning, match="These columns of the data are not read: name, words"):
+            assert s.evaluate(Dataset(rows).bucket(length, [3, 5, 8], 2, padded)) == plain
+
+
+@pytest.mark.parametrize(
     ("fill", "said"),
     [
         (0.5, r"padded\['labels'\] is 0.5; it must be int64, as the row has"),

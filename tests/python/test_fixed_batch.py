@@ -128,7 +128,7 @@ def test_a_remainder_that_was_asked_for_trains_without_a_word() -> None:
 
 
 def test_another_size_than_the_file_s_is_refused_by_name() -> None:
-    text = "it must be 4, which the first axis of the input 'x' fixes in the file: leave it out, or export the model"
+    text = r"it must be 4, which the first axis of the input 'x' fixes in the file: leave it out \('accumulate' of fit"
     with opened(4) as s:
         before = s.get_contiguous_parameters().tobytes()
         calls = (s.fit, s.evaluate, s.predict, s.find_learning_rate)

@@ -83,14 +83,16 @@ def test_a_prediction_of_nan_names_input_and_row_once() -> None:
     """As a form with an empty date gives it."""
     data = rows("test")
     gap = data["x"].copy()
-    gap[7, 1] = np.nan
+    gap[7:, 1] = np.nan
     with session("MSELoss", "age") as s, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         s.predict({"x": data["x"]})
-        for _ in range(2):
-            assert np.isnan(s.predict({"x": gap}, batch_size=4)["age"]).any()
-    (said,) = [str(w.message) for w in caught]
-    assert said.startswith("Output 'age' has NaN. 'x' has nan in row 7 of the given rows.")
+        other = gap.copy()
+        other[2, 0] = np.nan
+        for x in (gap, gap, other):
+            assert np.isnan(s.predict({"x": x}, batch_size=4)["age"]).any()
+    for row, said in zip((7, 2), [str(w.message) for w in caught], strict=True):
+        assert said.startswith(f"Output 'age' has NaN. 'x' has nan in row {row} of the given rows.")
 
 
 @pytest.mark.parametrize(

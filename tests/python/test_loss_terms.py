@@ -1,6 +1,7 @@
 """Several outputs, each with losses of its own and weights: the numbers are Keras', and float64 formulas."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +195,7 @@ def test_bundles_sum_up_the_terms() -> None:
         ({"kind": {"name": "CrossEntropyLoss", "weight": [1, 2, 3]}}, "weights of classes are 'weights'"),
         ({"kinds": "CrossEntropyLoss"}, r"kinds is not .* output; did you mean 'kind'\? The outputs are kind, age"),
         ({"kind": "TripletMarginLoss"}, "TripletMarginLoss takes 3 of the model's outputs.*Give each output its loss"),
-        ("MSELoss", r"kind, age. Give each output its loss, as \{'kind': 'MSELoss', \.\.\.\}, choose with"),
+        ("MSELoss", r"kind, age. Give each output its loss, as \{'kind': 'MSELoss', \.\.\.\}, or choose with"),
         ({"reduction": "sum"}, "loss needs the setting 'type': one of MSELoss"),
         ({"label_smoothing": 0.1}, "loss needs the setting 'type': one of MSELoss"),
         ({"age": {"weight": 0.5}}, "loss.age needs the setting 'type': one of MSELoss"),
@@ -335,3 +336,94 @@ def test_a_function_without_a_name_is_told_to_have_one() -> None:
         pytest.raises(TypeError, match="a function needs a name"),
     ):
         s.evaluate(rows("test", kind_labels="kind", age_labels="age"), metrics=[lambda a, b: 0.0])
+
+
+WEIGHED = {"kind": {"name": "CrossEntropyLoss", "weights": [1.0, 5.0, 0.2]}, "age": "MSELoss"}
+
+
+@pytest.mark.parametrize(
+    ("loss", "accumulate", "names"),
+    [
+        (WEIGHED, 4, "kind_loss"),
+        (WEIGHED, 1, ""),
+        (WEIGHED, {"steps": 4, "reduction": "sum"}, ""),
+        (LOSS, 4, ""),
+        ({**LOSS, "kind": {"name": "FocalLoss", "ignore_index": 2}}, 4, "kind_loss"),
+        ({"kind": LOSS["kind"], "age": [{"name": "L1Loss", "reduction": "sum"}, "MSELoss"]}, 4, "age_L1Loss"),
+        ({"kind": {"name": "CrossEntropyLoss", "ignore_index": 2}}, 4, ""),
+    ],
+)
+def test_a_notice_names_terms_that_accumulate_does_not_weigh(loss: Any, accumulate: Any, names: str) -> None:
+    data = rows("train", **{f"{output}_labels": output for output in loss})
+    with session(loss, "kind", "age") as s, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            s.fit(data, accumulate=accumulate, **FIT)
+    said = [str(one.message) for one in caught]
+    assert len(said) == bool(names)
+    assert all(f"Rows do not divide these terms: {names}. So the step differs" in one for one in said)
+
+
+def test_sums_of_terms_accumulate_to_the_step_of_one_large_batch() -> None:
+    """As the notice says; the gradient of the sum of the absolute errors at the only layer is in numpy."""
+    nodes = [helper.make_node("MatMul", ["x", f"{name}.w"], [name]) for name in ("kind", "age")]
+    weights = {f"{name}.w": ARRAYS[f"start.{name}"][:6].astype(np.float32) for name in ("kind", "age")}
+    made = make_model(nodes, {"x": ["N", 6]}, {name: ["N", SIZES[name]] for name in ("kind", "age")}, weights)
+    summed = {"name": "L1Loss", "reduction": "sum"}
+    data = rows("train", age_labels="age") | {"kind_labels": np.zeros((23, 3), np.float32)}
+    given = {"loss": {"kind": summed, "age": summed}, "optimizer": "SGD"}
+    with trainweb.TrainingSession.from_model(made.SerializeToString(), **given) as s:
+        s.fit(data, accumulate={"steps": 5, "reduction": "sum"}, **FIT | {"epochs": 1, "learning_rate": 0.01})
+        for name in ("kind", "age"):
+            x, w = data["x"].astype(np.float64), weights[f"{name}.w"]
+            expected = w - 0.01 * x.T @ np.sign(x @ w - data[f"{name}_labels"])
+            np.testing.assert_allclose(s.state.parameters[f"{name}.w"].data, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_list_of_losses_is_of_the_only_output() -> None:
+    data = rows("train", labels="age")
+    for names, options in ((("age",), {}), (("age", "kind"), {"loss_input_names": ["age"]})):
+        with session(["MSELoss", {"name": "L1Loss", "weight": 0.1}], *names, **options) as s:
+            result = s.evaluate(data, batch_size=4)
+            error = s.predict({"x": data["x"]}, outputs=["age"])["age"].astype(np.float64) - data["labels"]
+            s.fit(data, **FIT)
+        assert result["loss"] == pytest.approx((error**2).mean() + 0.1 * np.abs(error).mean(), rel=1e-5)
+    assert trainweb.check(model("age"), loss=["MSELoss", "L1Loss"]).ok
+    for loss, names, text in (
+        (["MSELoss"], ("age", "kind"), r"it must be losses by outputs, such as \{'age': \['MSELoss', \.\.\.\]\}"),
+        ([], ("age",), r"loss is \[\]; it must be losses by outputs"),
+    ):
+        with pytest.raises(ModelError, match=text):
+            session(loss, *names)
+
+
+SHARES = np.random.default_rng(3).dirichlet(np.ones(3), 23).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_named"),
+    [(SHARES, False), (2 * SHARES, True), (SHARES - 0.1, True), (SHARES + np.array([2, -2, 0]), True)],
+)
+@pytest.mark.parametrize("by_output", [False, True])
+def test_a_notice_names_labels_that_are_no_probabilities(labels: np.ndarray, is_named: bool, by_output: bool) -> None:
+    loss = {"type": "CrossEntropyLoss", "probabilities": True}
+    with session({"kind": loss, "age": "MSELoss"} if by_output else loss, *["kind", "age"][: 1 + by_output]) as s:
+        data = rows("train", age_labels="age") if by_output else rows("train")
+        name = "kind_labels" if by_output else "labels"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                s.fit({**data, name: np.asarray(labels, np.float32)}, **FIT | {"learning_rate": 1e-6})
+    said = [str(one.message) for one in caught]
+    assert len(said) == is_named and all(f"The first rows of '{name}' are no probabilities" in one for one in said)
+
+
+def test_probabilities_may_lie_on_any_axis() -> None:
+    nodes = [helper.make_node("Mul", ["x", "factor"], ["scores"])]
+    made = make_model(nodes, {"x": ["N", 4, 3]}, {"scores": ["N", 4, 3]}, {"factor": np.array([1.5], np.float32)})
+    loss = {"type": "CrossEntropyLoss", "class_axis": 1, "probabilities": True}
+    labels = np.moveaxis(np.random.default_rng(7).dirichlet(np.ones(4), (5, 3)), -1, 1).astype(np.float32)
+    session_of = trainweb.TrainingSession.from_model(made.SerializeToString(), loss=loss, optimizer="SGD")
+    with session_of as s, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        s.fit({"x": np.zeros((5, 4, 3), np.float32), "labels": labels}, **FIT)

@@ -379,3 +379,4 @@ def test_an_input_that_no_node_reads_is_remarked_on() -> None:
         model = make_model([node], inputs, {"y": [2]}, {"w": np.ones(2, np.float32)})
         said = [text for text in trainweb.check(model.SerializeToString()).remarks if "No node reads" in text]
         assert len(said) == count and all("changes nothing: 'types'. " in text for text in said)
+        assert built(model.SerializeToString(), loss="MSELoss", sample_weight="rows")[1] == said

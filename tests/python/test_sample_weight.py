@@ -1,5 +1,6 @@
 """Weights of rows and labels, as Keras computes them in training, validation and metrics."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from tests.python.test_loss_terms import ARRAYS, FIT, HISTORIES, check_parameters, rows, session
 
 import trainweb
-from trainweb.errors import ModelError
+from trainweb.errors import FeedError, ModelError
 
 TASKS = {"name": "present", "of": "labels"}
 
@@ -225,8 +226,59 @@ def test_classes_and_rows_have_weights_together() -> None:
 
 
 def test_metrics_of_one_s_own_refuse_weights() -> None:
-    with pytest.raises(ModelError, match="A metric of your own gets no weights"):
-        evaluated("CrossEntropyLoss", rows("train", labels="kind", w="w"), [{"mine": lambda a, b: 0.0}], output="kind")
+    own = {"mine": lambda a, b: 0.0, "yours": lambda a, b: 1.0}
+    with pytest.raises(ModelError, match=r"A metric of your own \(mine, yours\) gets no weights"):
+        evaluated("CrossEntropyLoss", rows("train", labels="kind", w="w"), [own], output="kind")
+    loss = {"kind": "CrossEntropyLoss", "age": "MSELoss"}
+    data = rows("train", kind_labels="kind", age_labels="age", w="w")
+    pairs = {name: {"predictions": name, "targets": f"{name}_labels"} for name in loss}
+    with session(loss, "kind", "age", sample_weight={"age": "w"}) as s:
+        assert s.evaluate(data, metrics=[own], **pairs["kind"])["yours"] == 1
+        with pytest.raises(ModelError, match="A metric of your own"):
+            s.evaluate(data, metrics=[own], **pairs["age"])
+
+
+@pytest.mark.parametrize(
+    ("of", "weights", "text"),
+    [
+        (
+            "rows",
+            np.ones((23, 4), np.float32),
+            "For weights of labels, make the session with 'of': 'labels' in sample_w",
+        ),
+        ("labels", np.ones(23, np.float32), "For weights of rows, make the session with 'of': 'rows' in sample_weight"),
+        ("labels", np.ones((23, 3), np.float32), "export the model with dynamic axes"),
+    ],
+)
+def test_weights_in_another_shape_say_what_they_are_of(of: str, weights: np.ndarray, text: str) -> None:
+    data = rows("train", labels="tasks") | {"w": weights}
+    stream = [{name: column[k] for name, column in data.items()} for k in range(23)]
+    with session("MSELoss", "tasks", sample_weight={"name": "w", "of": of}) as s:
+        calls = [s.evaluate, s.find_learning_rate, lambda one: s.fit(one, progress=False)]
+        for call in calls:
+            for given in (data, stream):
+                with pytest.raises(FeedError, match=text):
+                    call(given)
+
+
+def test_evaluations_name_the_first_nan_once() -> None:
+    """Of weights, and of an input where the weight is 0, which leaves out labels."""
+    data = rows("train", labels="age", w="w")
+    for name in ("w", "x"):
+        given = {**data, name: data[name].copy()}
+        given[name][[4, 9, 14]] = np.nan
+        with session("MSELoss", "age", sample_weight="w") as s, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if name == "x":
+                given["w"] = np.where(np.arange(23) % 5 == 4, np.float32(0), data["w"])
+            for _ in range(2):
+                assert np.isnan(s.evaluate(given, batch_size=3)["loss"])
+            s.fit(data, validation_data=given, **FIT)
+        said = [str(one.message) for one in caught]
+        assert [one[: one.index(" Fill")] for one in said] == [
+            f"The loss is nan. '{name}' has nan in row 4 of the {source}." for source in ("data", "validation data")
+        ]
+        assert "fill_median, even at weight 0" in said[0]
 
 
 def area(scores: np.ndarray, is_right: np.ndarray, w: np.ndarray) -> float:

@@ -14,7 +14,7 @@ from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import QUANTIZED, Selection, select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
-from trainweb.artifacts.remarks import remark_on_file, remark_on_loss, remark_on_norms
+from trainweb.artifacts.remarks import remark_on_file, remark_on_loss, remark_on_norms, remark_on_unread
 from trainweb.artifacts.untie import forget_calls
 from trainweb.checkpoint import SessionContents, scaling_of, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
@@ -74,7 +74,7 @@ else:
     OptimType = Enum("OptimType", list(optim.OPTIMIZERS), module=__name__)
     OptimType.__doc__ = "Built-in optimizers: those of `onnxblock.optim`, by their names."
 
-LossLike = LossType | Block | str | Mapping[str, Any] | None
+LossLike = LossType | Block | str | Mapping[str, Any] | Sequence[Any] | None
 OptimizerLike = OptimType | Block | str | Mapping[str, Any] | None
 """A member, a block, a name, or a mapping of the name as "type" and of settings."""
 
@@ -243,7 +243,7 @@ def build_artifacts(
         Called with the names of the model's outputs, or with `loss_input_names`. None: the first output of the model
         already is the loss. A str is the name of a class of `onnxblock.loss`. A dict has that name as "type", and the
         arguments of the class. A dict of outputs has a loss for each, or a list of losses; each may have a "weight" in
-        the sum of all. The labels of the output "age" then are the input "age_labels".
+        the sum of all. The labels of the output "age" then are the input "age_labels". A list is of the only output.
     optimizer : OptimType, Block, str or dict, optional
         None: there is no optimizer model. A str is the name of a class of `onnxblock.optim`. A dict has that name as
         "type", the arguments of the class and three more. "groups" is a list of dicts of the arguments of
@@ -311,11 +311,11 @@ def build_artifacts(
     beside = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value, "ema": ema}
     optimizer, rate = rate_of(optimizer, learning_rate)
     _check_beside(optimizer, beside)
-    terms = _terms_of(loss, loss_input_names, sample_weight)
+    graph = _forward_graph(model, external_data, weights, limits, integrity, dims)
+    terms = _terms_of(loss, loss_input_names, sample_weight, graph)
     row_weights = weights_of(sample_weight) if terms is None else terms.weights
     if terms is not None:
         loss, loss_input_names = terms, terms.outputs
-    graph = _forward_graph(model, external_data, weights, limits, integrity, dims)
     graph = without_unread(graph, loss_input_names, additional_output_names)
     check_operators(graph, loss_input_names)
     source = _read(graph, requires_grad, frozen_params)
@@ -373,7 +373,7 @@ def _with_loss(
     weights: Mapping[str, RowWeights],
 ) -> tuple[Graph, ModelAccessor | None]:
     """The graph with a loss, and its types; None where labels are cast to float32."""
-    inputs = {v.name for v in source.graph.inputs}
+    inputs, unread = {v.name for v in source.graph.inputs}, remark_on_unread(source.graph)
     graph, accessor = add_loss(source.graph, loss, loss_input_names, additional, weights.get(EVERY))
     inputs.update(one.name for one in weights.values())
     types = _types_of_labels(graph, inputs, source.declared, compared)
@@ -381,7 +381,7 @@ def _with_loss(
     each = [(term.loss, [term.output]) for term in loss.terms] if isinstance(loss, LossTerms) else [(loss, compared)]
     is_by_output = isinstance(loss, LossTerms)
     remarks = [remark for one in each for remark in remark_on_loss(graph, *one, is_by_output=is_by_output)]
-    for remark in (*remark_on_file(graph, source.constants), *remarks):
+    for remark in (*remark_on_file(graph, source.constants), *unread, *remarks):
         warn(remark)
     return graph, None if types else accessor
 
@@ -671,8 +671,14 @@ def _inputs_of(block: losses.Loss, names: Sequence[str]) -> dict[str, Any]:
     return {"loss": type(block).__name__, "n": block._n_inputs, "names": ", ".join(names), "first": (*names, "")[0]}
 
 
-def _terms_of(loss: LossLike, loss_input_names: Sequence[str] | None, weights: Any) -> LossTerms | None:
-    """The terms of a loss by outputs; None for other losses."""
+def _terms_of(loss: LossLike, loss_input_names: Sequence[str] | None, weights: Any, graph: Graph) -> LossTerms | None:
+    """The terms of a loss by outputs, or of a list of losses of the only output; None for other losses."""
+    if isinstance(loss, (list, tuple)):
+        names = _name_list(loss_input_names, "loss_input_names") or [value.name for value in graph.outputs]
+        if len(names) != 1 or not loss:
+            expected = f"losses by outputs, such as {{{(*names, '')[0]!r}: ['MSELoss', ...]}}"
+            raise messages.BAD_SETTING(name="loss", value=loss, expected=expected)
+        return LossTerms({names[0]: loss}, weights)
     if not is_by_output(loss):
         return None
     if loss_input_names:

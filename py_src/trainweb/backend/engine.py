@@ -143,7 +143,7 @@ class Engine(ABC):
         """The error for so many bytes more."""
         return EngineError(
             f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use). "
-            f"Take smaller batches, set '{ARGUMENT.memory_budget}', or freeze layers."
+            f"Take smaller batches ('{ARGUMENT.accumulate}' in fit), set '{ARGUMENT.memory_budget}', or freeze layers."
         )
 
     def range(self, ptr: int, count: int) -> NumberRange:

@@ -26,6 +26,7 @@ CONVERTED = {
     *(f"float{bits}" for bits in (16, 32, 64)),
     *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)),
 }
+Names = Container[str]
 KINDS = {"f": "biuf", "V": "biuf", "i": "biuf", "u": "biuf", "b": "b"}
 """Kinds of numpy's types that are converted to each kind; of integers only what is equal afterwards."""
 
@@ -33,21 +34,22 @@ KINDS = {"f": "biuf", "V": "biuf", "i": "biuf", "u": "biuf", "b": "b"}
 class ModelInputs:
     """The inputs of a model, to which data is fitted; a tuple gives them in the order of `inputs`.
 
-    Data may lack those in `unread`, such as labels of predictions, and they are left out.
+    Data may lack those in `unread`, such as labels of predictions, and they are left out; `weights` weigh rows.
     """
 
     def __init__(
-        self, inputs: Mapping[str, Value], unread: Container[str] = (), notices: set[str] | None = None
+        self, inputs: Mapping[str, Value], unread: Names = (), notices: set[str] | None = None, weights: Names = ()
     ) -> None:
-        self.values, self.unread, self._notices = dict(inputs), unread, set() if notices is None else notices
+        self.values, self.unread, self._weights = dict(inputs), unread, weights
+        self._notices = set() if notices is None else notices
         first = {value.shape[0] for value in inputs.values() if value.shape}
         size = first.pop() if len(first) == 1 else None
         self.rows = size if isinstance(size, int) else None
         """Rows of a batch, where the file fixes them: the first axis of every input."""
 
-    def warn(self, text: object) -> None:
-        """Warn, once in a session."""
-        if str(text) not in self._notices:
+    def warn(self, text: object | None) -> None:
+        """Warn, once in a session, unless the text is None."""
+        if text is not None and str(text) not in self._notices:
             self._notices.add(str(text))
             warn(str(text))
 
@@ -56,7 +58,7 @@ class ModelInputs:
         if self.rows is not None and batch_size not in (None, self.rows):
             expected = (
                 f"{self.rows}, which the first axis of the input {next(iter(self.values))!r} fixes in the file: "
-                "leave it out, or export the model with dynamic_shapes"
+                "leave it out ('accumulate' of fit makes larger steps), or export the model with dynamic_shapes"
             )
             raise messages.BAD_SETTING(name="batch_size", value=batch_size, expected=expected)
         return batch_size or self.rows or DEFAULT_BATCH
@@ -140,10 +142,10 @@ class ModelInputs:
         stream.is_padded = data.is_padded or (remainder == "pad" and not data.is_batched)
         return stream
 
-    def require(self, data: Dataset, source: str, weights: Container[str]) -> None:
+    def require(self, data: Dataset, source: str) -> None:
         """Raise FeedError for arrays without an input that is read, and warn of labels that padding changes.
 
-        The labels are the last input that is not one of `weights`.
+        The labels are the last input but weights.
         """
         for name in self.values if data.columns is not None else ():
             if name not in (data.columns or {}) and name not in self.unread:
@@ -153,7 +155,7 @@ class ModelInputs:
                 message = messages.OTHER_NAME if is_renamed else messages.NOT_PREPARED if others else messages.NO_INPUT
                 found = {"names": ", ".join(data.columns or {}), "inputs": ", ".join(self.values)}
                 raise message(source=source, name=name, **found, **({"other": others[0]} if is_renamed else {}))
-        for name, labels in [(name, value) for name, value in self.values.items() if name not in weights][-1:]:
+        for name, labels in [(name, value) for name, value in self.values.items() if name not in self._weights][-1:]:
             is_sequence = labels.dtype == "int64" and not all(isinstance(dim, int) for dim in (labels.shape or ())[1:2])
             if is_sequence and name not in self.unread and (data._zeros is None or name in data._zeros):
                 self.warn(messages.PADDED_CLASSES(name=name))
@@ -220,8 +222,10 @@ class ModelInputs:
             are_scores = declared.dtype == "int64" and array.ndim == len(shape) + 1 and are_shares
             message = messages.DATA_SIZE if array.ndim == len(shape) else messages.DATA_SHAPE
             message = messages.SHAPE_OF_SCORES if are_scores else message
-            actual, batch, row = list(array.shape), _shown(shape), _shown(shape[1:])
-            raise message(name=name, actual=actual, where=where, batch=batch, row=row)
+            found = {"actual": list(array.shape), "where": where, "batch": _shown(shape), "row": _shown(shape[1:])}
+            if name in self._weights and array.ndim != len(shape):
+                raise messages.WEIGHT_SHAPE(name=name, of="labels" if array.ndim > len(shape) else "rows", **found)
+            raise message(name=name, **found)
         return _converted(name, array, declared.dtype, where)
 
     def _is_first(self, source: Any) -> bool:

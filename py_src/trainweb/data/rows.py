@@ -74,14 +74,9 @@ def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
     for name in first:
         arrays = [_value(name, row[name], position) for position, row in zip(positions, rows, strict=True)]
         for position, array in zip(positions, arrays, strict=True):
-            if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
+            if (actual := type_of(array)) != (expected := type_of(arrays[0])):
                 refuse_texts(name, array)
-                raise messages.ROW_TYPE(
-                    position=position,
-                    name=name,
-                    actual=type_of(array),
-                    expected=type_of(arrays[0]),
-                )
+                raise messages.ROW_TYPE(position=position, name=name, actual=actual, expected=expected)
         batch[name] = np.stack(arrays)
     return batch
 

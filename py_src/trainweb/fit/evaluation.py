@@ -65,6 +65,8 @@ class Evaluation:
             if any(output is not None for output, metric in metrics if has_functions(metric)):
                 raise messages.FUNCTION_OF_OUTPUT()
             self.names = core.models.own.pair(predictions, targets)
+            if not {"", self.names[1]}.isdisjoint(core.models.own.weighed):
+                raise messages.UNWEIGHTED_METRIC(name=", ".join(self.functions))
         collected = [Asked(Rows.name, Rows(), *self.names)] if self.functions else []
         request = request_of([*self.asked, *collected])
         self.kind = StepKind("eval", request) if request else EVAL
@@ -92,6 +94,7 @@ class EvaluationRun:
     def __init__(self, evaluation: Evaluation, epoch: int, source: str = "validation data") -> None:
         self._of, self._epoch, self._source, self._step = evaluation, epoch, source, 0
         self._totals, self._loss = Totals(evaluation.described), MeanLoss(evaluation.count)
+        self._gap: Exception | None = None
 
     def add(self, feeds: Batch, rows: Sequence[int]) -> None:
         """Evaluate a batch with the numbers of its rows."""
@@ -107,8 +110,9 @@ class EvaluationRun:
                 place = Position(epoch=self._epoch, step=self._step)
                 raise located(error, feeds, numbers, place, self._source) from None
             loss = float(results[of.loss].reshape(()))
-            if not math.isfinite(loss) and (gap := said_of_gap(f"The loss is {loss}.", feeds, numbers, self._source)):
-                of.inputs.warn(gap)
+            if not math.isfinite(loss) and self._gap is None:
+                self._gap = said_of_gap(f"The loss is {loss}.", feeds, numbers, self._source)
+                of.inputs.warn(self._gap)
             self._loss.add(loss, len(numbers), results, times)
         self._step += 1
 

@@ -43,7 +43,7 @@ def find_learning_rate(
     if most <= least:
         raise messages.BAD_SETTING(name="most", value=most, expected=f"greater than 'least', which is {least}")
     core.get_learning_rate()  # there must be an optimizer
-    inputs = ModelInputs(core.inputs["train"], notices=core.notices)
+    inputs = ModelInputs(core.inputs["train"], notices=core.notices, weights=core.models.own.weights)
     dataset = inputs.dataset(data)
     if dataset.columns is not None:
         dataset = dataset.shuffle(BUFFER, seed)

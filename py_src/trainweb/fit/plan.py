@@ -33,6 +33,7 @@ from trainweb.training.history import Event, Run
 if TYPE_CHECKING:
     from trainweb.loss_counts import LossCount
     from trainweb.training.core import SessionCore
+    from trainweb.training.outputs import ModelOutputs
 
 Callback = Callable[[Event, Run], object]
 
@@ -161,20 +162,18 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     core.get_learning_rate()  # which needs an optimizer model
     check_settings("fit", [name for name in settings if name not in OTHERS], [*FIT, *OTHERS])
     options = checked_options({name: value for name, value in settings.items() if name not in OTHERS})
-    inputs = ModelInputs(core.inputs["train"], notices=core.notices)
+    weights = core.models.own.weights
+    inputs = ModelInputs(core.inputs["train"], notices=core.notices, weights=weights)
     share, stratify = options["validation_split"], options["stratify"]
-    labels = [name for name in inputs.values if name not in core.models.own.weights][-1:]
+    labels = [name for name in inputs.values if name not in weights][-1:]
     train, validation = split_data(inputs, data, settings.get("validation_data"), share, labels, stratify=stratify)
-    inputs.require(train, "data", core.models.own.weights)
+    inputs.require(train, "data")
     warn_of_copies(inputs, [name for _, name in core.models.own.pairs], train)
+    warn_of_scores(inputs, core.models.own, train)
     if validation is not None:
-        ModelInputs(core.inputs["eval"]).require(validation, "validation data", core.models.own.weights)
+        ModelInputs(core.inputs["eval"], weights=weights).require(validation, "validation data")
         warn_of_steps(inputs, train.preprocessing, validation, "validation rows")
     core.preprocessing = train.preprocessing
-    if train.is_batched and settings.get("batch_size") is not None:
-        raise messages.BATCH_OF_BATCHES(name="batch_size")
-    if train.columns is None and options["shuffle"]:
-        raise messages.SHUFFLED_STREAM()
     check_generators(train, validation, options, is_kept=settings.get("checkpoint") is not None)
     if options["ema"] and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
@@ -184,8 +183,11 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     better: Mapping[str, str | None] = {"loss": "min"} if evaluation is None or evaluated is None else evaluation.better
     steps, epochs, accumulate = batches.steps, options["epochs"], checked_accumulate(settings.get("accumulate", 1))
     updates = None if batches.counted is None else epochs * -(-batches.counted // accumulate["steps"])
-    if accumulate["steps"] > 1 and accumulate["reduction"] != "sum" and not core.models.weighs_batches:
-        raise messages.UNWEIGHED_BATCHES()
+    if accumulate["steps"] > 1 and accumulate["reduction"] != "sum":
+        if not core.models.weighs_batches:
+            raise messages.UNWEIGHED_BATCHES()
+        if core.models.uneven:
+            inputs.warn(messages.UNEVEN_TERMS(names=", ".join(core.models.uneven)))
     schedule = schedule_of(settings.get("schedule"), options["learning_rate"], updates)
     early, checkpoint = settings.get("early_stopping"), settings.get("checkpoint")
     early = None if early is None else make_early_stopping(early, better)
@@ -220,7 +222,11 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
 
 
 def check_generators(train: Dataset, validation: Dataset | None, options: Mapping[str, Any], *, is_kept: bool) -> None:
-    """Raise FeedError for steps an epoch of arrays, and for an iterator that was read or that the fit reads again."""
+    """Raise an error for options that such data does not take, and an iterator that was read or is read again."""
+    if train.is_batched and options["batch_size"] is not None:
+        raise messages.BATCH_OF_BATCHES(name="batch_size")
+    if train.columns is None and options["shuffle"]:
+        raise messages.SHUFFLED_STREAM()
     if train.columns is not None and options["steps_per_epoch"] is not None:
         raise messages.STEPS_OF_ARRAYS()
     again = is_kept or options["epochs"] > 1
@@ -382,6 +388,17 @@ def warn_of_copies(inputs: ModelInputs, names: Sequence[str], data: Dataset) -> 
             is_same = is_other and (tokens.reshape(-1)[:COMPARED_LABELS] == labels)[learned].all()
             if is_same and np.ptp(labels[learned]) > 1:
                 inputs.warn(messages.COPIED_LABELS(name=name, other=other))
+
+
+def warn_of_scores(inputs: ModelInputs, own: ModelOutputs, data: Dataset) -> None:
+    """Warn of labels of a mean cross entropy that should be probabilities: whose mean over no axis is that of such."""
+    for name in [name for output, name in own.pairs if {"", output} & own.entropies.keys()]:
+        array = (data.columns or {}).get(name, np.zeros(0))
+        first = array[: -(-COMPARED_LABELS // max(array[:1].size, 1))]
+        means = first.mean(tuple(range(1, first.ndim)))
+        is_shared = any(np.allclose(means * size, 1, atol=1e-3) for size in first.shape[1:]) and (first >= 0).all()
+        if array.dtype.kind == "f" and first.ndim > 1 and not is_shared:
+            inputs.warn(messages.NO_PROBABILITIES(name=name))
 
 
 def warn_of_missing(message: Message, names: Sequence[str], train: Dataset, validation: Dataset) -> None:

@@ -48,6 +48,7 @@ def predict(
     parts: list[dict[str, np.ndarray]] = []
     numbers: list[int] = []
     done = size = 0
+    gap = None
     for number, batch in enumerate(_batches(inputs, dataset, options)):
         count = rows_of(batch, number)
         size = size or inputs.rows or count
@@ -60,9 +61,8 @@ def predict(
             raise located(error, batch, numbers[-count:], Position(epoch=-1, step=number)) from None
         parts.append({name: array[:count] if count < size else array for name, array in results.items()})
         lost = next((n for n, a in parts[-1].items() if a.dtype.kind == "f" and np.isnan(a).any()), None)
-        if lost is not None and (
-            gap := said_of_gap(f"Output {lost!r} has NaN.", batch, numbers[-count:], "given rows")
-        ):
+        if lost is not None and gap is None:
+            gap = said_of_gap(f"Output {lost!r} has NaN.", batch, numbers[-count:], "given rows")
             inputs.warn(gap)
         for name, array in parts[-1].items():
             if number and array.shape[:1] != (count,):
@@ -107,9 +107,9 @@ def _checked(
     core.check_step("eval")
     if ema and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
-    inputs = ModelInputs(core.inputs["eval"], unread, core.notices)
+    inputs = ModelInputs(core.inputs["eval"], unread, core.notices, core.models.own.weights)
     dataset = inputs.dataset(data)
-    inputs.require(dataset, "data", core.models.own.weights)
+    inputs.require(dataset, "data")
     warn_of_steps(inputs, core.preprocessing, dataset, "given rows")
     if dataset.is_batched and options["batch_size"] is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")

@@ -133,8 +133,9 @@ def session_header(
         "defaultPair": models.own.default,
         "entropies": list(models.own.entropies.items()),
         "terms": models.own.terms,
-        "weighsBatches": models.weighs_batches,
+        "unevenTerms": models.uneven if models.weighs_batches else None,
         "sampleWeights": models.own.weights,
+        "weighedLabels": models.own.weighed,
         "lossCounts": {k: {camel_case(n): v for n, v in asdict(c).items()} for k, c in models.counts.items()},
         "nominal": start.is_nominal,
         "parameters": [

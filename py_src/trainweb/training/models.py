@@ -23,7 +23,7 @@ from trainweb.control.deciding import deciding_inputs
 from trainweb.errors import CheckpointError, ModelError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import GRADIENTS, PARAMETERS, PREPARED, STATE, STATE_LEARNING_RATE, STATE_SHARE, STATE_STEP
 from trainweb.ir.shapes import TensorType
-from trainweb.loss_counts import SHARE, LossCount, counted_loss, weighted_gradients, with_terms
+from trainweb.loss_counts import SHARE, LossCount, counted_loss, uneven_terms, weighted_gradients, with_terms
 from trainweb.metrics import Described, with_metrics
 from trainweb.model.checks import Limits
 from trainweb.model.floats import cast_inputs
@@ -120,12 +120,16 @@ class SessionModels:
         """Byte offsets of parameters that no step changes."""
         self.counts = {"train": LossCount(), "eval": LossCount()}
         """Divisors of the losses of steps, by kind."""
+        terms = [name for name in self.own.terms if name in self.outputs["train"]]
         for kind, graph in (("train", train), ("eval", evaluation)):
             if graph is not None and self.outputs[kind]:
-                loss, inputs = self.outputs[kind][0], self.inputs[kind].values()
+                # The only term has the divisor of its weighted sum.
+                loss, inputs = (terms if len(terms) == 1 else self.outputs[kind])[0], self.inputs[kind].values()
                 self.graphs[kind], self.counts[kind] = counted_loss(graph, loss, inputs)
-        terms = self.own.terms if len(self.outputs["train"]) > 2 else []
-        if len(terms) > 1 and set(terms).issubset(self.outputs["train"]):
+        self.uneven: list[str] = []
+        """Terms of the loss that batches which add their gradients do not weigh by the divisors of the terms."""
+        if len(terms) > 1:
+            self.uneven = uneven_terms(train, terms, self.inputs["train"].values())
             self.graphs["train"], self.counts["train"] = with_terms(train, self.outputs["train"][0], terms)
         self._adding = None
         """The training model for steps that add to the gradients: each batch counts by the divisor of its loss."""

@@ -23,7 +23,7 @@ class ModelOutputs:
     last input. `default` has predictions and targets where `pairs` does not decide, None if unknown. `terms` are
     outputs whose weighted sum is the loss, if it has several. The inputs `weights` have weights of rows or labels, or
     gradients of outputs; they are not among `inputs`. `entropies` are mean cross entropies without such weights: terms
-    by outputs, and the loss by "".
+    by outputs, and the loss by "". The labels `weighed` have weights; "" is all.
     """
 
     own: list[str]
@@ -35,6 +35,7 @@ class ModelOutputs:
     terms: list[str] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
     entropies: dict[str, str] = field(default_factory=dict)
+    weighed: list[str] = field(default_factory=list)
 
     def pair(self, predictions: str | None, targets: str | None) -> tuple[str, str]:
         """Return what metrics compare; `predictions` and `targets` are the user's, or None.
@@ -81,7 +82,7 @@ def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str
     results, names = list(outputs), list(inputs)
     if graph is None:
         return ModelOutputs(results[1:], None, [], (None, None), results, names)
-    weights = set(weights_in(graph).values())
+    weighed, weights = list(weights_in(graph)), set(weights_in(graph).values())
     gradients = {v.name for v in graph.inputs if isinstance(v, Value) and OF_OUTPUT in v.notes}
     unlabeled = sorted(weights | gradients)
     fed = [name for name in names if name not in unlabeled]
@@ -92,11 +93,11 @@ def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str
     if noted:
         pairs = _pairs(graph, [name for name in names if name not in weights], noted)
         default = _default(graph, fed, noted)
-        return ModelOutputs(noted, None, pairs, default, results, fed, terms, unlabeled, entropies)
+        return ModelOutputs(noted, None, pairs, default, results, fed, terms, unlabeled, entropies, weighed)
     others, compared = results[1:], compared_with(graph, fed)
     own_outputs = others or ([] if compared is None else [_before_loss(graph, compared)])
     default = others[0] if len(others) == 1 else compared, fed[-1]
-    return ModelOutputs(own_outputs, compared, [], default, results, fed, terms, unlabeled, entropies)
+    return ModelOutputs(own_outputs, compared, [], default, results, fed, terms, unlabeled, entropies, weighed)
 
 
 def noted_names(graph: Graph, note: str) -> list[str]:

@@ -82,16 +82,19 @@ export function liveTensor(name: string, value: unknown, position: number): Tens
 
 function stackValues(name: string, values: readonly Tensor[], positions: readonly number[]): Tensor {
   const first = values[0] as Tensor;
-  refuseTexts(name, first);
+  values.forEach((value, k) => {
+    if (typeOf(value) !== typeOf(first)) {
+      refuseTexts(name, value);
+      throw sessionError("ROW_TYPE", { position: positions[k], name, actual: typeOf(value), expected: typeOf(first) });
+    }
+  });
+  if (first.type === "string") {
+    return new Tensor("string", values.flatMap(({ data }) => data as string[]), [values.length, ...first.dims]);
+  }
   const sizes = (first.data as Data).length;
   const Made = first.data.constructor as new (length: number) => Data;
   const data = new Made(sizes * values.length);
-  values.forEach((value, k) => {
-    if (typeOf(value) !== typeOf(first)) {
-      throw sessionError("ROW_TYPE", { position: positions[k], name, actual: typeOf(value), expected: typeOf(first) });
-    }
-    (data as Float32Array).set(value.data as Float32Array, k * sizes);
-  });
+  values.forEach((value, k) => (data as Float32Array).set(value.data as Float32Array, k * sizes));
   // The overloads of Tensor go by type; dtype and array agree by construction.
   return new Tensor(first.type as "float32", data as Float32Array, [values.length, ...first.dims]);
 }
@@ -262,8 +265,12 @@ export type Fills = ReadonlyMap<string, number>;
 /** A tensor that is so long along its first axis, with a number behind. */
 function padded(name: string, tensor: Tensor, length: number, fill: number): Tensor {
   const rest = tensor.dims.slice(1);
+  const size = rest.reduce((product, dim) => product * dim, length);
+  if (tensor.type === "string") {
+    return new Tensor("string", Array.from({ length: size }, (_, k) => (tensor.data as string[])[k] ?? ""), [length, ...rest]);
+  }
   const Data = tensor.data.constructor as new (length: number) => Float32Array;
-  const data = new Data(rest.reduce((product, dim) => product * dim, length));
+  const data = new Data(size);
   if (fill !== 0) {
     data.fill((tensor.type.endsWith("int64") ? BigInt(Math.trunc(fill)) : fill) as number);
     // Without Float16Array, float16 is bits.

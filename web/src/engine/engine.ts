@@ -28,7 +28,7 @@ import { MAX_PAGES, withSharedMemory } from "./wasm-module.js";
 declare const TRAINWEB_NAMES_ASSETS: boolean;
 
 /** Advice at the end of the memory. */
-const LESS = "Take a smaller batchSize, set the option memoryBudget, or freeze layers.";
+const LESS = "Take a smaller batchSize (accumulate in fit), set the option memoryBudget, or freeze layers.";
 
 /** Pages reserved for memory, from generous to modest: not every device has 4 GiB of addresses. */
 const MOST_PAGES = [MAX_PAGES, MAX_PAGES / 2, MAX_PAGES / 4, MAX_PAGES / 8];

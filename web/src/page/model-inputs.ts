@@ -43,14 +43,16 @@ export class ModelInputs {
   readonly #declared: readonly InputDeclaration[];
   /** Inputs that data may lack and that are left out, such as labels of predictions. */
   readonly unread: readonly string[];
+  readonly #weights: readonly string[];
 
   /** Rows of a batch, where the file fixes them. */
   readonly rows: number | null;
   readonly #notices: Set<string>;
 
-  constructor(info: Pick<SessionInfo, "inputs">, step: "train" | "eval", unread: readonly string[] = []) {
+  constructor(info: Pick<SessionInfo, "inputs" | "sampleWeights">, step: "train" | "eval", unread: readonly string[] = []) {
     this.#declared = info.inputs[step];
     this.unread = unread;
+    this.#weights = info.sampleWeights;
     this.rows = fixedRows(this.#declared);
     TOLD.set(info, (this.#notices = TOLD.get(info) ?? new Set()));
   }
@@ -67,7 +69,7 @@ export class ModelInputs {
   /** The rows of a batch, of which `given` are asked for. @throws ModelError when the file fixes another number */
   size(batchSize: number | null): number {
     if (this.rows !== null && batchSize !== null && batchSize !== this.rows) {
-      throw badSetting("batchSize", batchSize, `${this.rows}, which the first axis of the input '${this.#declared[0]?.name}' fixes in the file: leave it out, or export the model with dynamic_shapes`);
+      throw badSetting("batchSize", batchSize, `${this.rows}, which the first axis of the input '${this.#declared[0]?.name}' fixes in the file: leave it out ('accumulate' of fit makes larger steps), or export the model with dynamic_shapes`);
     }
     return batchSize ?? this.rows ?? DEFAULT_BATCH;
   }
@@ -148,11 +150,11 @@ export class ModelInputs {
   }
 
   /**
-   * Warn of labels that padding changes; they are the last input that is not one of `weights`.
+   * Warn of labels that padding changes; they are the last input but weights.
    *
    * @throws FeedError for arrays without an input that is read
    */
-  require(data: Dataset, source: string, weights: readonly string[]): void {
+  require(data: Dataset, source: string): void {
     const { columns } = data;
     const missing = this.#declared.filter(({ name }) => columns !== null && !columns.has(name) && !this.unread.includes(name));
     if (missing[0] !== undefined) {
@@ -162,7 +164,7 @@ export class ModelInputs {
       refuseIf(others.length === 1 && missing.length === 1 && source === "data", "OTHER_NAME", { ...values, other: others[0] });
       throw sessionError(others.length > 0 ? "NOT_PREPARED" : "NO_INPUT", values);
     }
-    const { name = "", dtype, dims } = this.#declared.filter((one) => !weights.includes(one.name)).at(-1) ?? {};
+    const { name = "", dtype, dims } = this.#declared.filter((one) => !this.#weights.includes(one.name)).at(-1) ?? {};
     const isSequence = dtype === "int64" && (dims?.length ?? 0) > 1 && typeof dims?.[1] !== "number";
     if (isSequence && !this.unread.includes(name) && data.pads(name)) {
       this.warn("PADDED_CLASSES", { name });
@@ -211,7 +213,7 @@ export class ModelInputs {
         const declared = this.#declared.find((one) => one.name === name);
         const isArray = hasArrays && ArrayBuffer.isView(value) && (declared?.dims?.length ?? 0) > 1;
         const tensor = isArray ? asTensor(declared as InputDeclaration, value) : asValue(name, value);
-        return [name, declared === undefined ? tensor : fitted(declared, tensor, where)];
+        return [name, declared === undefined ? tensor : fitted(declared, tensor, where, this.#weights.includes(name))];
       }),
     );
   }
@@ -273,7 +275,7 @@ function isColumn(dims: InputDeclaration["dims"]): boolean {
 }
 
 /** Values of an input for several rows, in its type. */
-function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: string): Tensor {
+function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: string, isWeight: boolean): Tensor {
   refuseTexts(name, values);
   // One value a row may stand for a vector of one, and the reverse.
   const isVector = dims?.length === 1 && values.dims.length === 2 && values.dims[1] === 1;
@@ -285,7 +287,9 @@ function fitted({ name, dtype, dims }: InputDeclaration, values: Tensor, where: 
     const areShares = tensor.type.startsWith("float") || isOneHot(tensor);
     const areScores = dtype === "int64" && tensor.dims.length === dims.length + 1 && areShares;
     const shapes = { actual: tensor.dims, batch: shown(dims), row: shown(dims.slice(1)) };
-    const fault = tensor.dims.length === dims.length ? "DATA_SIZE" : "DATA_SHAPE";
+    const apart = tensor.dims.length - dims.length;
+    refuseIf(isWeight && apart !== 0, "WEIGHT_SHAPE", { name, where, of: apart > 0 ? "labels" : "rows", ...shapes });
+    const fault = apart === 0 ? "DATA_SIZE" : "DATA_SHAPE";
     throw sessionError(areScores ? "SHAPE_OF_SCORES" : fault, { name, where, ...shapes });
   }
   const areBits = tensor.type === "uint16" && dtype === "bfloat16";

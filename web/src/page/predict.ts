@@ -121,7 +121,7 @@ function resolve(
   }
   const inputs = new ModelInputs(info, "eval", unread);
   const dataset = inputs.dataset(data);
-  inputs.require(dataset, "data", info.sampleWeights);
+  inputs.require(dataset, "data");
   warnOfSteps(inputs, FITTED.get(info) ?? [], dataset, "given rows");
   if (dataset.isBatched && batchSize !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });

@@ -8,7 +8,9 @@ import type { PreprocessingStep } from "../data/table.js";
 import { COMPARED_LABELS, NAMED_CLASSES } from "../wire/constants.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
+import type { SessionInfo } from "../wire/protocol.js";
 import type { ModelInputs } from "./model-inputs.js";
+import { productOf } from "./tensors.js";
 
 /** Steps of tables that the rows of the last fit had, by sessions. */
 export const FITTED = new WeakMap<object, readonly PreprocessingStep[]>();
@@ -67,6 +69,21 @@ export function warnOfCopies(inputs: ModelInputs, names: readonly string[], { co
       if (copies && Math.max(...learned) - Math.min(...learned) > 1) {
         inputs.warn("COPIED_LABELS", { name, other });
       }
+    }
+  }
+}
+
+/** Warn of labels of a mean cross entropy that should be probabilities: whose mean over no axis is that of such. */
+export function warnOfScores(inputs: ModelInputs, { pairs, entropies }: Pick<SessionInfo, "pairs" | "entropies">, { columns }: Dataset): void {
+  for (const [, name] of pairs.filter(([output]) => entropies.some(([of]) => of === "" || of === output))) {
+    const { type = "", dims = [], data } = columns?.get(name) ?? {};
+    const size = productOf(dims.slice(1));
+    const first = type === "float32" ? [...(data as Float32Array).subarray(0, size * Math.ceil(COMPARED_LABELS / size))] : [];
+    const rows = Array.from({ length: first.length / size }, (_, k) => first.slice(k * size, (k + 1) * size));
+    const sums = rows.map((row) => row.reduce((sum, value) => sum + value, 0));
+    const isOf = (classes: number): boolean => sums.every((sum) => Math.abs((sum * classes) / size - 1) <= 1e-3);
+    if (sums.length > 0 && !(first.every((value) => value >= 0) && dims.slice(1).some(isOf))) {
+      inputs.warn("NO_PROBABILITIES", { name });
     }
   }
 }

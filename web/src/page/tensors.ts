@@ -311,6 +311,6 @@ function widened(tensor: NamedTensor, shape: readonly number[], itemBytes: numbe
   return { ...tensor, dims: [dims[0] as number, ...shape.slice(1)], data };
 }
 
-function productOf(dims: readonly number[]): number {
+export function productOf(dims: readonly number[]): number {
   return dims.reduce((product, dim) => product * dim, 1);
 }

@@ -63,10 +63,10 @@ export type LossByOutput = Readonly<Record<string, LossTerm | readonly LossTerm[
 /** Settings for building training artifacts from a forward model. */
 export interface TrainingConfig extends Omit<ConfigFields, "frozenParams"> {
   /**
-   * A loss, by name or with its settings, or losses of several outputs, whose weighted sum is trained. Null: the first
-   * output of the model already is the loss.
+   * A loss, by name or with its settings, or losses of several outputs, whose weighted sum is trained. A list is
+   * of the only output. Null: the first output of the model already is the loss.
    */
-  readonly loss: LossType | Named<LossSettings> | LossByOutput | null;
+  readonly loss: LossType | Named<LossSettings> | LossByOutput | readonly LossTerm[] | null;
   /**
    * A new input with the weight of each row. The loss, its validation and metrics weight rows as Keras does. Labels of
    * weight 0 may be NaN. `{ name: "present", of: "labels" }` takes weights in the shape of the labels, such as the mask of
@@ -120,7 +120,7 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
     head: resolve(head, (setting) => resolveObject("head", setting, "an object with 'classes'", HEAD)),
     lora: resolve(lora, (setting) => resolveLora(setting, others)),
     loss: resolve(loss, resolveLoss),
-    sample_weight: resolve(sampleWeight, (setting) => resolveWeights(setting, isByOutput(loss))),
+    sample_weight: resolve(sampleWeight, (setting) => resolveWeights(setting, isByOutput(loss) || Array.isArray(loss))),
     ema: resolve(ema, (setting) => resolveObject("ema", setting, "an object of its settings, such as 'decay'", EMA)),
     optimizer: resolve(optimizer, resolveOptimizer),
   };
@@ -138,8 +138,8 @@ export function requireLoss(config: unknown): void {
 }
 
 function resolveLoss(loss: unknown): unknown {
-  if (!isByOutput(loss)) {
-    return resolveKind("loss", withType(loss), LOSSES);
+  if (Array.isArray(loss) || !isByOutput(loss)) {
+    return Array.isArray(loss) ? loss.map((term) => resolveTerm("loss", term)) : resolveKind("loss", withType(loss), LOSSES);
   }
   const terms = Object.entries(loss).map(([output, term]): [string, unknown] => {
     const resolve = (one: unknown): unknown => resolveTerm(`loss.${output}`, one);

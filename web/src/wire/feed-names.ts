@@ -11,7 +11,8 @@ export function inputName(name: string, inputNames: readonly string[]): string {
   if (inputNames.includes(`${name}_labels`)) {
     return `${name}_labels`;
   }
-  const [label, ...others] = LABELS.filter((one) => inputNames.includes(one));
+  const plain = inputNames.filter((one) => LABELS.includes(one));
+  const [label, ...others] = plain.length > 0 ? plain : inputNames.filter((one) => one.endsWith("_labels"));
   return LABELS.includes(name) && label !== undefined && others.length === 0 ? label : name;
 }
 

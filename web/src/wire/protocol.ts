@@ -102,8 +102,10 @@ export interface SessionInfo {
   readonly entropies: readonly (readonly [output: string, loss: string])[];
   /** The inputs with weights of rows or labels, or gradients of outputs. */
   readonly sampleWeights: readonly string[];
-  /** True if gradients of several batches can become the gradients of one large batch. */
-  readonly weighsBatches: boolean;
+  /** The labels that have weights; "": all. */
+  readonly weighedLabels: readonly string[];
+  /** Terms whose gradients of several batches do not become those of a large batch; null: no gradients do. */
+  readonly unevenTerms: readonly string[] | null;
   /** Outputs of the eval model whose weighted sum is the loss, if it has several terms. */
   readonly terms: readonly string[];
   /** Parameters that a train step changes though they are not trained: running statistics and other buffers. */

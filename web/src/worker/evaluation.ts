@@ -22,6 +22,7 @@ export class Evaluation {
   #totals: Totals | null = null;
   readonly #mean: MeanLoss;
   #batches = 0;
+  #hasWarned = false;
   /** Rows of a batch, where the file fixes them. */
   readonly #fixed: number | null;
   readonly #epoch: number;
@@ -71,8 +72,8 @@ export class Evaluation {
     const [loss, count] = results;
     const scale = isSum ? times : 1;
     const value = numbersOf(loss, this.#spec.loss)[0] as number;
-    if (!Number.isFinite(value)) {
-      warnOfGap(this.#core, `The loss is ${show(value)}.`, batch, this.#data);
+    if (!Number.isFinite(value) && !this.#hasWarned) {
+      this.#hasWarned = warnOfGap(this.#core, `The loss is ${show(value)}.`, batch, this.#data);
     }
     this.#mean.add(value / scale, (output === null ? rows : numbersOf(count, output)[0] as number) / times);
   }
@@ -106,9 +107,11 @@ export function fetchesOfLoss(name: string, count: string | null): Fetch[] {
   return count === null ? [{ name }] : [{ name }, { name: count }];
 }
 
-/** Warn, once in a session, of the first NaN or infinity of a batch, with its input and row. */
-export function warnOfGap(core: SessionCore, reason: string, batch: FailedBatch, source: string): void {
-  warnOnce(core, textOfGap(reason, batch, source));
+/** Warn, once in a session, of the first NaN or infinity of a batch, with its input and row; false: there is none. */
+export function warnOfGap(core: SessionCore, reason: string, batch: FailedBatch, source: string): boolean {
+  const gap = textOfGap(reason, batch, source);
+  warnOnce(core, gap);
+  return gap !== null;
 }
 
 function warnOnce({ notices }: SessionCore, text: string | null): void {

@@ -8,6 +8,9 @@ import { failedBatch, warnOfGap } from "./evaluation.js";
 import type { SessionCore } from "./session-core.js";
 import { EVAL, stepKind } from "./step-kind.js";
 
+/** Among the notices of a session: the predictions have had their notice of NaN. */
+const LOST = "";
+
 /** The inputs of the eval model that these outputs do not depend on, such as labels. */
 export async function unreadInputs(core: SessionCore, outputs: readonly string[]): Promise<readonly string[]> {
   const needed = await core.openForward(stepKind("predict", outputs));
@@ -33,8 +36,11 @@ export async function predictBatch(
     const feeds = rows < whole ? batch.feeds.map((feed) => takeRows(feed, rows, order)) : batch.feeds;
     const { results } = await core.step(kind, feeds, outputs.map((name) => ({ name })));
     const lost = results.find(({ dtype, data }) => dtype === "float32" && data instanceof Uint8Array && hasNaN(data));
-    if (lost !== undefined) {
-      warnOfGap(core, `Output '${lost.name}' has NaN.`, failedBatch(batch), "given rows");
+    if (batch.first === 0) {
+      core.notices.delete(LOST);
+    }
+    if (lost !== undefined && !core.notices.has(LOST) && warnOfGap(core, `Output '${lost.name}' has NaN.`, failedBatch(batch), "given rows")) {
+      core.notices.add(LOST);
     }
     return results.map((result) => (rows < whole && result.dims[0] === whole ? firstRows(result, rows) : result));
   } catch (error) {

@@ -31,7 +31,7 @@ import type { FitControl, FitEvent } from "./events.js";
 import { scheduleOf } from "./rates.js";
 import { ModelInputs } from "../model-inputs.js";
 import { hasFunctions, metricsOf, type MetricFunction, type Metrics, type ValuesOf } from "../own-metrics.js";
-import { FITTED, splitData, warnOfCopies, warnOfSteps } from "../split.js";
+import { FITTED, splitData, warnOfCopies, warnOfScores, warnOfSteps } from "../split.js";
 import type { Schedule } from "./schedule.js";
 import type { Resolved } from "../setting-kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
@@ -130,10 +130,11 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const inputs = new ModelInputs(info, "train");
   const classes = typeof plain.stratify === "string" ? inputName(plain.stratify, info.trainingInputNames) : labelsOf(info.trainingInputNames, info).at(-1);
   const [train, validation] = splitData(inputs, classes as string, data, settings.validationData ?? null, plain);
-  inputs.require(train, "data", info.sampleWeights);
+  inputs.require(train, "data");
   warnOfCopies(inputs, info.pairs.map(([, name]) => name), train);
+  warnOfScores(inputs, info, train);
   if (validation !== null) {
-    new ModelInputs(info, "eval").require(validation, "validation data", info.sampleWeights);
+    new ModelInputs(info, "eval").require(validation, "validation data");
     warnOfSteps(inputs, train.preprocessing, validation, "validation rows");
   }
   FITTED.set(info, train.preprocessing);
@@ -167,7 +168,11 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const batches = size === null ? null : countBatches(size, batchSize, remainder);
   const stepsPerEpoch = plain.stepsPerEpoch ?? batches;
   const { steps: accumulate, reduction } = resolveAccumulate(settings.accumulate);
-  refuseIf(accumulate > 1 && reduction === "mean" && !info.weighsBatches, "UNWEIGHED_BATCHES");
+  const uneven = accumulate > 1 && reduction === "mean" ? info.unevenTerms : [];
+  refuseIf(uneven === null, "UNWEIGHED_BATCHES");
+  if (uneven?.[0] !== undefined) {
+    inputs.warn("UNEVEN_TERMS", { names: uneven.join(", ") });
+  }
   const counted = stepsPerEpoch ?? (inputs.rows === null ? train.count : null);
   const steps = counted === null ? null : plain.epochs * Math.ceil(counted / accumulate);
   const seed = !isStream && plain.shuffle === false ? null : plain.seed;
@@ -344,6 +349,8 @@ export function resolveEvaluation(info: SessionInfo, names: PairNames, { metrics
   });
   const ofLoss = terms.map((term): WireMetric => ({ key: term, type: "term", settings: [], formula: null, predictions: term, targets: "", scale: [1] }));
   const collects = functions.size > 0 ? pairOf(info, names) : null;
+  const isWeighed = collects !== null && info.weighedLabels.some((labels) => ["", collects[1]].includes(labels));
+  refuseIf(isWeighed, "UNWEIGHTED_METRIC", { name: [...functions.keys()].join(", ") });
   return { loss, metrics: [...compared, ...ofLoss], collects, unit: units.get(collects?.[1] ?? "") };
 }
 

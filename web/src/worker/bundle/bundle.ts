@@ -230,8 +230,9 @@ const START = record({
   pairs: optional(list(tuple(text, text)), []),
   defaultPair: optional(tuple(nullable(text), nullable(text)), undefined),
   entropies: optional(list(tuple(text, text)), [["", ""] as const]),
-  weighsBatches: optional(flag, false),
+  unevenTerms: optional(nullable(names), null),
   sampleWeights: optional(names, []),
+  weighedLabels: optional(names, []),
   terms: optional(names, []),
   moving: optional(names, []),
   /** Divisors of the losses. */

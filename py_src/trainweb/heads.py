@@ -48,12 +48,6 @@ PROBE = 10007
 SCALARS = ("Add", "Sub", "Mul", "Div")
 """Operators that do so if their other operand is one number."""
 
-_BEFORE = "Replace the last layer before the export."
-_UNPACKED = (
-    "A head is trained, and quantized weights are not. Leave the last layer out of the quantization, as "
-    "trainweb.quantize does, or use the file before the quantization."
-)
-
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
@@ -127,22 +121,16 @@ def _chosen(graph: Graph, name: str | None) -> _Candidate:
     if not names:
         raise ModelError(
             "No layer can be the head of the model: one node reads its weight, which is no quantized one, and what "
-            f"follows takes any number of classes. {_UNPACKED if _is_packed(graph, name) else _BEFORE}"
+            "follows takes any number of classes. Replace the last layer before the export. If it is quantized, leave "
+            "it out of the quantization, as trainweb.quantize does."
         )
     if name is None:
         raise ModelError(
             f"The layers that may be the head of the model are {names}. Name one as the setting 'layer' of 'head'."
         )
     if name not in candidates:
-        way = f" {_UNPACKED}" if _is_packed(graph, name) else ""
-        raise ModelError(f"The layer {name!r} cannot be the head. The layers that may be it are {names}.{way}")
+        raise ModelError(f"The layer {name!r} cannot be the head. The layers that may be it are {names}.")
     return candidates[name]
-
-
-def _is_packed(graph: Graph, name: str | None) -> bool:
-    """True if the layer of this name, or without a name the last one, is quantized."""
-    layers = find_layers(graph)
-    return any(layer.stored for layer in layers if layer.module == (name or layers[-1].module))
 
 
 def _candidates(graph: Graph) -> Iterator[_Candidate]:

@@ -291,3 +291,21 @@ def test_node_reads_a_folder_and_its_inference_session_generates(tmp_path: Any) 
     """
     tokens = EXPECTED["tokens"]
     assert json.loads(node(code)) == [tokens, tokens[:3], tokens]
+
+
+def test_adapters_of_a_causal_language_model_say_so(page: JsPage, plain_site: Site) -> None:
+    for name, architecture in (("causal", "LlamaForCausalLM"), ("other", "BertForMaskedLM")):
+        plain_site.add(f"/{name}/model.onnx", (FOLDER / "model.onnx").read_bytes())
+        plain_site.add(f"/{name}/model.safetensors", (FOLDER / "model.safetensors").read_bytes())
+        plain_site.add(f"/{name}/config.json", json.dumps({"architectures": [architecture]}).encode())
+    found = page.run(
+        """const taskOf = async (folder, more) => {
+          const session = await TrainingSession.createFromPretrained(folder, { lora: { rank: 2, ...more } });
+          const { config } = await session.adapter();
+          await session.release();
+          return JSON.parse(config).task_type;
+        };
+        const given = await taskOf("/causal", { taskType: "FEATURE_EXTRACTION" });
+        return [await taskOf("/causal"), given, await taskOf("/other")];"""
+    )
+    assert found == ["CAUSAL_LM", "FEATURE_EXTRACTION", None]

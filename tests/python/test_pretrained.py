@@ -321,3 +321,17 @@ def test_bits_without_adapters_warn_of_the_bits_only(folder: Path, monkeypatch: 
 def test_settings_by_their_names_in_peft_are_answered_with_ours(folder: Path, peft: str, ours: str) -> None:
     with pytest.raises(TypeError, match=f"no setting '{peft}'; did you mean '{ours}'"):
         TrainingSession.from_pretrained(folder, lora={peft: 4})
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "GPT2LMHeadModel", "BertForMaskedLM", None])
+def test_adapters_of_a_causal_language_model_say_so(architecture: str | None, folder: Path) -> None:
+    """PEFT's AutoPeftModelForCausalLM asks for it."""
+    config = {} if architecture is None else {"architectures": [architecture]}
+    (folder / "config.json").write_text(json.dumps(config))
+    tasks = []
+    for given in ({}, {"task_type": "FEATURE_EXTRACTION"}):
+        with TrainingSession.from_pretrained(folder, lora={"rank": 2, **given}) as session:
+            assert session.adapted is not None
+            tasks.append(json.loads(session.adapted.adapter(session).config_json)["task_type"])
+    is_causal = architecture in ("LlamaForCausalLM", "GPT2LMHeadModel")
+    assert tasks == ["CAUSAL_LM" if is_causal else None, "FEATURE_EXTRACTION"]

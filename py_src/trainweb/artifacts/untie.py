@@ -51,12 +51,10 @@ def untie(graph: Graph, keep: Collection[str]) -> None:
 
 
 def forget_calls(graph: Graph) -> None:
-    """Drop the notes on calls that only this needs: artifacts would be larger by a line for each parameter.
-
-    A product keeps the call of a norm that is folded into it: a later build of an exported file knows it by that.
-    """
+    """Drop the notes on calls that only this needs: artifacts would be larger by a line for each parameter."""
     for node in graph.nodes:
         call = node.notes.get(FX_NODE, "")
+        # By its call a later build of an exported file knows a norm that is folded into a product.
         if not TELLS.search(call) and not (node.op_type in PRODUCTS and "batch_norm" in call):
             node.notes = {key: note for key, note in node.notes.items() if key != FX_NODE}
 

@@ -22,8 +22,6 @@ DEFAULT_LEARNING_RATE = 0.001
 """Learning rate of a fresh optimizer."""
 SCALING = ".lora_scaling"
 """End of the names of constants by which a graph multiplies the adapter of a module."""
-SAMPLE = 64
-"""Elements of a weight in the digest of constants."""
 
 
 class ParameterHolder(ABC):
@@ -184,7 +182,7 @@ def scaling_of(graph: Graph) -> str:
 def digest_of(graph: Graph) -> str:
     """Return a digest of a graph's weights of products that are constants, such as quantized ones; "" without any.
 
-    No checkpoint has them. Of each it takes the type, the shape and `SAMPLE` elements from the middle. Masks and tables
+    No checkpoint has them. Of each it takes the type, the shape and 64 elements from the middle. Masks and tables
     of positions may differ between two files of one model.
     """
     uses = weight_uses(graph, through={*PATHS, "Cast", "DequantizeBlocks"})
@@ -196,7 +194,7 @@ def digest_of(graph: Graph) -> str:
 def _middle(tensor: Tensor) -> bytes:
     """The data of elements in the middle."""
     start = tensor.size // 4 * 2  # 4-bit elements are in pairs
-    first, end = (data_bytes(tensor.dtype, count) for count in (start, min(start + SAMPLE, tensor.size)))
+    first, end = (data_bytes(tensor.dtype, count) for count in (start, min(start + 64, tensor.size)))
     if isinstance(tensor, RemoteTensor):
         return tensor.read(first, end - first)
     return bytes(memoryview(tensor.data).cast("B")[first:end])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
@@ -49,6 +50,11 @@ class Pretrained:
         """Default options of `generate`, from ``generation_config.json`` and ``config.json``."""
         config = {**read_object(self.folder / "config.json"), **read_object(self.folder / "generation_config.json")}
         return generation_of(config)
+
+    def task(self) -> dict[str, str]:
+        """PEFT's note of the task of adapters, where ``config.json`` names a causal language model."""
+        names = read_object(self.folder / "config.json").get("architectures")
+        return {"task_type": "CAUSAL_LM"} if re.search("(ForCausalLM|LMHeadModel)'", str(names)) else {}
 
     def tokenizer(self) -> RepositoryTokenizer | None:
         """The tokenizer of ``tokenizer.json``; None without such a file or, with a warning, without tokenizers."""

@@ -119,7 +119,7 @@ class SessionTasks(SessionMethods, Uncopied):
 
         The graph is ``model.onnx`` or ``onnx/model.onnx``. Initializers without data get it from
         ``model.safetensors`` or its shards beside it, or else in the folder. ``generation_config.json`` and
-        ``config.json`` give the defaults of `generate`. ``tokenizer.json`` is read by the package tokenizers.
+        ``config.json`` give the defaults of `generate` and the task of adapters, ``tokenizer.json`` the tokenizer.
 
         Parameters
         ----------
@@ -147,6 +147,9 @@ class SessionTasks(SessionMethods, Uncopied):
         model: Graph | bytes = files.model(options.get("limits"))
         if bits is not None:
             model = quantize(model, bits)
+        lora = options.get("lora")
+        if isinstance(lora, Mapping) and "adapter_config" not in lora:
+            options["lora"] = {**files.task(), **lora}
         session = cls.from_model(model, loss=loss, **options)
         session.generation_config, session.tokenizer = generation, words
         return session

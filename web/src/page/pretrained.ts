@@ -38,6 +38,8 @@ export interface Pretrained {
   readonly beside: Beside;
   /** Options of `generate`. */
   readonly generation: GenerateOptions;
+  /** PEFT's note of the task of adapters, where `config.json` names a causal language model. */
+  readonly task: { readonly taskType?: string };
 }
 
 type Json = Readonly<Record<string, unknown>>;
@@ -70,7 +72,9 @@ export async function readPretrained(folder: Repository, file: string | undefine
   }
   const config = { ...(await json(files, "config.json")), ...(await json(files, "generation_config.json")) };
   const parent = path.slice(0, path.lastIndexOf("/") + 1);
-  return { model, beside: (graph) => filesBeside(files, parent, graph), generation: generationOf(config) };
+  const isCausal = [config["architectures"]].flat().some((name) => /(ForCausalLM|LMHeadModel)$/u.test(String(name)));
+  const [generation, task] = [generationOf(config), isCausal ? { taskType: "CAUSAL_LM" } : {}];
+  return { model, beside: (graph) => filesBeside(files, parent, graph), generation, task };
 }
 
 /** The files that a graph refers to; locations in it are relative to its folder. */

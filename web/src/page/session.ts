@@ -4,7 +4,7 @@
 import type { Tensor, TypedTensor } from "onnxruntime-common";
 
 import { byInputs } from "../wire/feed-names.js";
-import { isObject } from "../wire/kinds.js";
+import { isObject, isRecord } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
@@ -183,8 +183,9 @@ export class TrainingSession extends SessionMethods {
     sessionOptions: SessionOptions = {},
   ): Promise<TrainingSession> {
     const { file, tokenizer, loss = { type: "CrossEntropyLoss", ignoreIndex: -100 }, ...others } = config;
-    const { model, beside, generation } = await readPretrained(folder, file);
-    const session = await openModel(model, { loss, ...others }, sessionOptions, TrainingSession.open, beside);
+    const { model, beside, generation, task } = await readPretrained(folder, file);
+    const lora = isRecord(others.lora) && !("adapterConfig" in others.lora) ? { lora: { ...task, ...others.lora } } : {};
+    const session = await openModel(model, { loss, ...others, ...lora }, sessionOptions, TrainingSession.open, beside);
     session.generationConfig = { ...generation, ...(tokenizer === undefined ? {} : { tokenizer }) };
     return session;
   }

@@ -136,7 +136,7 @@ def test_notices_of_losses_are_those_of_python(js: JsPage, plain_site: Site) -> 
         accumulated.push(await fit("/2.onnx", plain, both, { accumulate: 2 }));
         const soft = { type: "CrossEntropyLoss", probabilities: true };
         const named = [];
-        for (const change of [(v) => v, (v) => 2 * v, (v) => v - 0.1, Math.log]) {
+        for (const change of [(v) => v, (v) => 2 * v, (v) => v - 0.1, (v, k) => v + [2, -2, 0][k % 3]]) {
           named.push(await fit("/1.onnx", soft, { x, labels: of(given.shares.map(change), 3) }));
         }
         const ofOutput = { kind: soft, age: "MSELoss" };

@@ -79,8 +79,11 @@ ALIASES |= dict(lr="learning_rate", acc="accuracy", bce="BCEWithLogitsLoss", bce
 ALIASES |= dict(mae="L1Loss", meanabsoluteerror="L1Loss", meansquarederror="MSELoss", nllloss="CrossEntropyLoss")
 ALIASES |= dict(binarycrossentropy="BCEWithLogitsLoss", sparsecategoricalcrossentropy="CrossEntropyLoss")
 ALIASES |= dict(loraalpha="alpha", targetmodules="targets", initloraweights="init")
+ALIASES |= dict.fromkeys(("rocauc", "rocaucscore", "auroc", "aucroc"), "auc")
+ALIASES |= dict(rootmeansquarederror="rmse", jaccard="mIoU", jaccardscore="mIoU", topkaccuracy="topK")
+ALIASES |= dict(r2score="r2", jaccardindex="mIoU", topkcategoricalaccuracy="topK")
 ALIASES |= dict.fromkeys(("checkpointstate", "ckptpath", "loadcheckpoint", "resumefromcheckpoint"), "checkpoint")
-"""Names in pandas, PyTorch, Keras, PEFT and Lightning, in small letters without "_", and ours for the same."""
+"""Names in pandas, scikit-learn, PyTorch, Keras, PEFT and Lightning, in small letters without "_", and ours."""
 OF_CALLS = dict.fromkeys(("loss", "optimizer", "sample_weight", "frozen_params", "requires_grad"), "from_model")
 OF_CALLS |= dict.fromkeys(("metrics", "epochs", "batch_size", "validation_split"), "fit")
 OF_CALLS |= dict(checkpoint="fit or TrainingSession, or load_checkpoint of the session", learning_rate="from_model")

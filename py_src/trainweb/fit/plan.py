@@ -101,7 +101,7 @@ class Batches:
             count = done = 0
             # Only what trains is shuffled and augmented.
             epoch = number if self.per_epoch is None else iteration
-            for batch in self.data._rows(Draw(epoch, self.options["seed"]) if self.trains else None):
+            for batch in self.data._rows(Draw(epoch, self.options["seed"], self.shuffle) if self.trains else None):
                 rows = range(done, done + rows_of(batch, count))
                 count, done, total = count + 1, rows.stop, total + 1
                 if total > left:
@@ -177,7 +177,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     check_generators(train, validation, options, is_kept=settings.get("checkpoint") is not None)
     if options["ema"] and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
-    shuffle = options["shuffle"] is not False and train.columns is not None
+    shuffle = options["shuffle"] is not False
     batches = Batches(inputs, train, options, shuffle=shuffle, trains=True)
     evaluation, evaluated, trained = _evaluations(core, inputs, train, validation, options, settings)
     better: Mapping[str, str | None] = {"loss": "min"} if evaluation is None or evaluated is None else evaluation.better
@@ -225,7 +225,7 @@ def check_generators(train: Dataset, validation: Dataset | None, options: Mappin
     """Raise an error for options that such data does not take, and an iterator that was read or is read again."""
     if train.is_batched and options["batch_size"] is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
-    if train.columns is None and options["shuffle"]:
+    if train.columns is None and options["shuffle"] and not train._is_drawn:
         raise messages.SHUFFLED_STREAM()
     if train.columns is not None and options["steps_per_epoch"] is not None:
         raise messages.STEPS_OF_ARRAYS()
@@ -282,6 +282,7 @@ def kept_options(
         "batchSize": inputs.size(options["batch_size"]) if has_size else None,
         "remainder": options["remainder"] if has_size else None,
         "seed": (options["seed"] or None) if train.columns is None else options["seed"] if shuffle else None,
+        "shuffle": shuffle if train._is_drawn else None,
         "accumulate": options["accumulate"]["steps"],
         "reduction": options["accumulate"]["reduction"] if options["accumulate"]["steps"] > 1 else None,
         "clipGradNorm": options["clip_grad_norm"],

@@ -104,6 +104,8 @@ type OwnedByPage = "loss" | "hasSchedule" | "train" | "validation" | "hasValidat
 
 export interface ResolvedFit extends Omit<FitSpec, OwnedByPage> {
   readonly train: Dataset;
+  /** False: a stream stays in order. */
+  readonly shuffles: boolean;
   readonly validation: Dataset | null;
   readonly schedule: Schedule | null;
   /** Metrics that the page computes. */
@@ -143,7 +145,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }
   refuseIf(!isStream && plain.batched === true, "BATCHED_ARRAYS");
-  refuseIf(isStream && plain.shuffle === true, "SHUFFLED_STREAM");
+  refuseIf(isStream && plain.shuffle === true && !train.isDrawn, "SHUFFLED_STREAM");
   refuseIf(!isStream && plain.stepsPerEpoch !== null, "STEPS_OF_ARRAYS");
   checkGenerators(train, validation, plain, (settings.checkpoint ?? null) !== null);
   const metrics = resolveMetrics(settings.metrics ?? []);
@@ -182,6 +184,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     batchSize: hasSize ? batchSize : null,
     remainder: hasSize ? plain.remainder : null,
     seed: isStream ? plain.seed || null : seed,
+    shuffle: train.isDrawn ? plain.shuffle !== false : null,
     accumulate,
     reduction: accumulate > 1 ? reduction : null,
     clipGradNorm: plain.clipGradNorm,
@@ -200,6 +203,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     batchSize,
     remainder,
     seed,
+    shuffles: plain.shuffle !== false,
     accumulate,
     sumsGradients: reduction === "sum",
     clip: clipOf(plain),

@@ -314,7 +314,7 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
     const [data, names] = of === "train" ? [plan.train, trainingInputNames] : [plan.validation as Dataset, evalInputNames];
     const goesOn = of === "train" && plan.stepsPerEpoch !== null;
     // Only what trains is shuffled and augmented.
-    const draw = of === "train" ? { epoch: goesOn ? 0 : this.#history.epochs.length, seed: plan.seed ?? 0 } : null;
+    const draw = of === "train" ? { epoch: goesOn ? 0 : this.#history.epochs.length, seed: plan.seed ?? 0, shuffles: plan.shuffles } : null;
     const batches = this.#streams.get(of) ?? this.#batches(data, draw, names, start, goesOn);
     this.#streams.set(of, batches);
     const next = await batches.next();

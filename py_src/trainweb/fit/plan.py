@@ -55,13 +55,14 @@ class Batches:
         self.per_epoch: int | None = options["steps_per_epoch"] if trains else None
         """Batches of an epoch of a stream, which goes on in the next epoch; None: an epoch is one iteration."""
         self._known = data._count if inputs.rows is None else None
+        self.size, self.count = inputs.size(size), None if data._known is None else len(data)
+        """Rows of a batch and of the data; None for a stream that does not know them."""
         drops = inputs.rows is not None and self.remainder == "keep" and trains
         if data.columns is None:
             self.data = inputs.batches(data, size, self.remainder, batched, ignores_size=ignores_size, drops=drops)
             return
         if batched:
             raise messages.BATCHED_ARRAYS()
-        self.size = inputs.size(size)
         if drops:
             self.remainder = "drop"
             if count := len(data) % self.size:

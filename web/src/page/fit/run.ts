@@ -71,7 +71,7 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
   #isStopping = false;
   /** End waits for data or callbacks, which may never come. */
   readonly #waits = new Set<() => void>();
-  #steps: number | null = null;
+  #plan: Pick<ResolvedFit, "train" | "batchSize" | "stepsPerEpoch"> | null = null;
   /** The batches of streams that the worker is at. */
   readonly #streams = new Map<StreamPlace["of"], AsyncGenerator<WireBatch>>();
 
@@ -88,6 +88,12 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
   /** The course so far. */
   get history(): History<Values> {
     return this.#history;
+  }
+
+  /** @internal Rows that were trained on, each counted once. */
+  get rows(): number {
+    const trained = this.#history.losses.filter((loss) => !Number.isNaN(loss)).length;
+    return Math.min(this.#plan?.train.size ?? 0, trained * (this.#plan?.batchSize ?? 0));
   }
 
   /** Pause the worker after the current step. */
@@ -245,7 +251,7 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
         this.#history.ended = "stopped";
         return;
       }
-      this.#steps = plan.stepsPerEpoch;
+      this.#plan = plan;
       const make = (): Call<"startFit"> => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]);
       // History and schedule go on from the checkpoint.
       const { position, losses, epochs, bestEpoch } = await this.#host.send(make);
@@ -326,7 +332,7 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
   }
 
   #tellProgress(plan: ResolvedFit, progress: FitProgress): void {
-    const event: ProgressEvent = { type: "progress", ...progress, steps: this.#steps };
+    const event: ProgressEvent = { type: "progress", ...progress, steps: plan.stepsPerEpoch };
     this.#tell(plan, event).catch((error: unknown) => this.abort(error));
   }
 

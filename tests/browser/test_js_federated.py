@@ -122,8 +122,8 @@ def test_examples_are_the_rows_that_were_trained_on(js: JsPage) -> None:
           return (await s.federated().round(start, rows, {{ ...options }})).examples;
         }};
         const columns = {{ labels: new Tensor("int64", new BigInt64Array(10), [10]) }};
-        const images = () =>
-          readImages(Array.from({{ length: 10 }}, () => new ImageData(2, 2)), {{ input: "x", width: 2, height: 2, columns }});
+        const sources = Array.from({{ length: 10 }}, () => new ImageData(2, 2));
+        const images = () => readImages(sources, {{ input: "x", width: 2, height: 2, columns }});
         const lost = data();
         lost.x.data.fill(NaN, 0, 40);
         const found = [];

@@ -60,8 +60,8 @@ class Batches:
         """Rows of a batch and of the data; None for a stream that does not know them."""
         drops = inputs.rows is not None and self.remainder == "keep" and self.trains
         if data.columns is None:
-            settings: dict[str, Any] = {"ignores_size": ignores_size, "drops": drops, "look": look}
-            self.data = inputs.batches(data, size, self.remainder, batched, **settings)
+            ignores = {"ignores_size": ignores_size, "drops": drops}
+            self.data = inputs.batches(data, size, self.remainder, batched, look=look, **ignores)
             return
         if look is not None:
             look(data.columns)
@@ -371,13 +371,8 @@ def warn_of_steps(inputs: ModelInputs, done: Sequence[Mapping[str, Any]], data: 
 
 
 def warn_of_labels(inputs: ModelInputs, own: ModelOutputs, fed: Batch) -> None:
-    """Warn of labels that no loss can be meant for, in columns or the first batch of a stream."""
-    _warn_of_copies(inputs, own, fed)
+    """Warn of labels that are the tokens of another input, for losses do not shift them, or no probabilities."""
     _warn_of_scores(inputs, own, fed)
-
-
-def _warn_of_copies(inputs: ModelInputs, own: ModelOutputs, fed: Batch) -> None:
-    """Warn of labels of tokens that are the tokens of another input: a loss of ours does not shift them."""
     columns = {name: array for name, array in fed.items() if array.dtype.kind == "i" and array.ndim == 2}
     for name in (name for _, name in own.pairs if name in columns):
         labels = columns[name].reshape(-1)[:COMPARED_LABELS]

@@ -86,8 +86,7 @@ export class FederatedClient extends Opaque {
     const start = parameters.slice();
     await session.loadParametersBuffer(parameters.slice(), trainableOnly);
     const run = session.fit(dataset, options);
-    const history = await run;
-    const examples = run.rows;
+    const [history, examples] = [await run, run.rows];
     const learned = (await session.getContiguousParameters(trainableOnly)).data as Float32Array;
     const { delta, norm } = clipUpdate(learned.map((x, i) => x - (start[i] as number)), this.#clipNorm ?? Number.MAX_VALUE);
     if (this.#deviation === 0) {

@@ -52,20 +52,13 @@ export function warnOfSteps(inputs: ModelInputs, expected: readonly Preprocessin
   }
 }
 
-type Labelled = Pick<SessionInfo, "pairs" | "entropies">;
-
-/** Warn of labels that no loss can be meant for, in columns or the first batch of a stream. */
-export function warnOfLabels(inputs: ModelInputs, info: Labelled, fed: Batch): void {
-  const read = Object.fromEntries(Object.entries(fed).filter(([, tensor]) => isOnCpu(tensor)));
-  warnOfCopies(inputs, info, read);
-  warnOfScores(inputs, info, read);
-}
-
-/** Warn of labels of tokens that are the tokens of another input: a loss of ours does not shift them. */
-function warnOfCopies(inputs: ModelInputs, { pairs }: Labelled, fed: Batch): void {
+/** Warn of labels, in columns or a batch, that are the tokens of another input, for losses do not shift them, or no probabilities. */
+export function warnOfLabels(inputs: ModelInputs, info: SessionInfo, all: Batch): void {
+  const fed = Object.fromEntries(Object.entries(all).filter(([, tensor]) => isOnCpu(tensor)));
+  warnOfScores(inputs, info, fed);
   const start = ({ data }: Tensor): number[] => Array.from(data.slice(0, COMPARED_LABELS) as ArrayLike<number | bigint>, Number);
   const ofTokens = Object.entries(fed).filter(([, { type, dims }]) => type === "int64" && dims.length === 2);
-  for (const [name, given] of ofTokens.filter(([one]) => pairs.some(([, labels]) => labels === one))) {
+  for (const [name, given] of ofTokens.filter(([one]) => info.pairs.some(([, labels]) => labels === one))) {
     const labels = start(given);
     const learned = labels.filter((label) => label >= 0);
     for (const [other, tokens] of ofTokens.filter(([one, { dims }]) => one !== name && dims.join() === given.dims.join())) {
@@ -78,7 +71,7 @@ function warnOfCopies(inputs: ModelInputs, { pairs }: Labelled, fed: Batch): voi
 }
 
 /** Warn of labels of a mean cross entropy that should be probabilities: whose mean over no axis is that of such. */
-function warnOfScores(inputs: ModelInputs, { pairs, entropies }: Labelled, fed: Batch): void {
+function warnOfScores(inputs: ModelInputs, { pairs, entropies }: SessionInfo, fed: Batch): void {
   for (const [, name] of pairs.filter(([output]) => entropies.some(([of]) => of === "" || of === output))) {
     const { type = "", dims = [], data } = fed[name] ?? {};
     const size = productOf(dims.slice(1));

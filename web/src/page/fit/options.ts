@@ -165,9 +165,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     inputs.warn("DROPPED_ROWS", { count: left, rows: batchSize });
   }
   const look = (fed: Batch): void => warnOfLabels(inputs, info, fed);
-  if (train.columns !== null) {
-    look(Object.fromEntries(train.columns));
-  }
+  look(Object.fromEntries(train.columns ?? []));
   const batches = size === null ? null : countBatches(size, batchSize, remainder);
   const stepsPerEpoch = plain.stepsPerEpoch ?? batches;
   const { steps: accumulate, reduction } = resolveAccumulate(settings.accumulate);

@@ -11,7 +11,6 @@ import { refuseIf, sessionError } from "../wire/messages.js";
 import { settingsOf } from "./check-settings.js";
 import type { History } from "./fit/events.js";
 import type { FitOptions } from "./fit/options.js";
-import type { FitRun } from "./fit/run.js";
 import { FEDERATED, type FederatedFields } from "./settings/federated.js";
 import { Opaque } from "../wire/opaque.js";
 import type { SessionInfo } from "../wire/protocol.js";
@@ -19,7 +18,7 @@ import type { SessionInfo } from "../wire/protocol.js";
 /** Methods of a session that rounds need. */
 export interface FederatedSession {
   /** Train on rows. */
-  fit(data: DataSource, options?: FitOptions): PromiseLike<History> & Pick<FitRun, "rows">;
+  fit(data: DataSource, options?: FitOptions): PromiseLike<History> & { readonly rows: number };
   /** All (trained) parameters. */
   getContiguousParameters(trainableOnly: boolean): Promise<Tensor>;
   /** The number of elements in the parameters. */

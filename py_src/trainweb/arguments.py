@@ -118,16 +118,18 @@ def suggestion(name: object, known: Sequence[str]) -> str:
     return f"did you mean {meant!r} of {OF_CALLS[meant]}?" if meant in OF_CALLS else others
 
 
-def warn(text: str) -> None:
-    """Warn, at the line that calls trainweb."""
+def warn(text: str, *, again: bool = False) -> None:
+    """Warn, at the line that calls trainweb; Python shows a text once a line, but `again` where the caller counts."""
     import warnings  # not on the way of a page's first step
 
-    frame, level = sys._getframe(1), 2
+    frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
     if ARGUMENT.in_page:  # its console has no lines of Python
         warnings.formatwarning = lambda message, *_: f"{message}\n"
-    warnings.warn(text, UserWarning, stacklevel=level)
+    shown = {} if again else frame.f_globals.setdefault("__warningregistry__", {})
+    name = frame.f_globals.get("__name__", "")
+    warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno, name, shown)
 
 
 def check_settings(what: str, settings: Iterable[str], known: Iterable[str]) -> None:

@@ -186,7 +186,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
 
   /** @internal Batches that a function makes from the rows or batches. */
   through(make: (items: AsyncIterable<Row | Batch>) => AsyncIterable<Batch>, isPadded: boolean): Dataset<Batch> {
-    return this.#piped(make, { isBatched: true, isPadded });
+    return this.#piped(make, { isBatched: true, isPadded, parts: this.#stream.parts });
   }
 
   /** Replace each row (or batch) by the result of a function, which may be asynchronous. */

@@ -2,6 +2,7 @@
 
 import type { DataSource } from "../../data/dataset.js";
 import { Dataset, isSpent } from "../../data/dataset.js";
+import type { Batch } from "../../data/rows.js";
 import { countBatches, emptyData } from "../../data/epoch.js";
 import type { EvalValues, FitSpec, Units, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
 import { inputName } from "../../wire/feed-names.js";
@@ -31,7 +32,7 @@ import type { FitControl, FitEvent } from "./events.js";
 import { scheduleOf } from "./rates.js";
 import { ModelInputs } from "../model-inputs.js";
 import { hasFunctions, metricsOf, type MetricFunction, type Metrics, type ValuesOf } from "../own-metrics.js";
-import { FITTED, splitData, warnOfCopies, warnOfScores, warnOfSteps } from "../split.js";
+import { FITTED, splitData, warnOfLabels, warnOfSteps } from "../split.js";
 import type { Schedule } from "./schedule.js";
 import type { Resolved } from "../setting-kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
@@ -133,8 +134,6 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const classes = typeof plain.stratify === "string" ? inputName(plain.stratify, info.trainingInputNames) : labelsOf(info.trainingInputNames, info).at(-1);
   const [train, validation] = splitData(inputs, classes as string, data, settings.validationData ?? null, plain);
   inputs.require(train, "data");
-  warnOfCopies(inputs, info.pairs.map(([, name]) => name), train);
-  warnOfScores(inputs, info, train);
   if (validation !== null) {
     new ModelInputs(info, "eval").require(validation, "validation data");
     warnOfSteps(inputs, train.preprocessing, validation, "validation rows");
@@ -167,6 +166,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   if (drops && left > 0) {
     inputs.warn("DROPPED_ROWS", { count: left, rows: batchSize });
   }
+  const look = (fed: Batch): void => warnOfLabels(inputs, info, fed);
+  look(Object.fromEntries(train.columns ?? []));
   const batches = size === null ? null : countBatches(size, batchSize, remainder);
   const stepsPerEpoch = plain.stepsPerEpoch ?? batches;
   const { steps: accumulate, reduction } = resolveAccumulate(settings.accumulate);
@@ -196,7 +197,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     validationRows: validation?.columns === null ? null : validation?.size ?? null,
   };
   return {
-    train: isStream ? inputs.batches(train, { ...plain, drops }) : train,
+    train: isStream ? inputs.batches(train, { ...plain, drops, look }) : train,
     validation: validation?.columns === null ? inputs.batches(validation, { ...VALIDATION, batchSize: plain.batchSize }) : validation,
     epochs: plain.epochs,
     stepsPerEpoch,

@@ -299,6 +299,13 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
     )
     said = "Folders named as parts of the data are no classes: Val, train. The classes are the folders in them, such as"
     assert parts["message"].startswith(said)
+    of_part = js.run(
+        f"{tell} const given = files.map((path) => Object.defineProperty("
+        "new File([], path.split('/').at(-1)), 'webkitRelativePath', { value: 'all/' + path }));"
+        "return told(await trainweb.listFolder(given));",
+        files=["train/.DS_Store", "train/dog/2.png", "train/cat/1.png"],
+    )
+    assert of_part[1:] == [[0, 1], ["cat", "dog"]]
     for nothing in ("undefined", "'photographs'", "5"):
         error = js.failure(f"await trainweb.listFolder({nothing});")
         assert error["name"] == "ModelError" and "it must be a folder, as of showDirectoryPicker" in error["message"]

@@ -1,7 +1,7 @@
 """A fleet in the place of a SuperLink's: tasks from a list, answers into another; nothing of flwr."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from queue import Empty, Queue
 from typing import Any, Self
@@ -35,7 +35,8 @@ class FakeNode:
 class FakeFleet:
     """Nodes that come as pages do, and a bridge to them, while the context is open."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, origins: Sequence[str] | None = None, **limits: Any) -> None:
+        self.origins = origins
         self.nodes: Queue[FakeNode] = Queue()
         self._count = 0
         self.bridge = Bridge(self.connect, Limits(**{"poll_seconds": 0.01, **limits}))
@@ -51,7 +52,7 @@ class FakeFleet:
             node.left.set()
 
     def __enter__(self) -> Self:
-        self._server = self.bridge.serve("127.0.0.1", 0)
+        self._server = self.bridge.serve("127.0.0.1", 0, self.origins)
         self.url = f"ws://127.0.0.1:{self._server.socket.getsockname()[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.python.flower_fleet import FakeFleet, FakeNode
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
 
 from trainweb.flower.frames import Task
 
@@ -323,6 +324,15 @@ def test_pages_are_told_when_the_bridge_stops() -> None:
         page, node = joined(fleet)
     assert closed(page) == (1001, "the bridge is stopped")
     assert node.left.wait(SECONDS)
+
+
+def test_pages_of_other_sites_are_kept_out() -> None:
+    """A client outside of browsers names no site."""
+    with FakeFleet(origins=["https://app.example"]) as fleet:
+        for origin in (None, Origin("https://app.example")):
+            connect(fleet.url, origin=origin).close()
+        with pytest.raises(InvalidStatus, match="403"):
+            connect(fleet.url, origin=Origin("https://other.example"))
 
 
 def test_the_command_names_what_is_not_installed() -> None:

@@ -67,12 +67,12 @@ class Bridge:
     def serve(self, host: str, port: int, origins: Sequence[str] | None = None) -> Server:
         """A server that listens; `serve_forever` and `shutdown` are its methods. Port 0 is any free one.
 
-        Only pages of the sites `origins` may connect, if there are some.
+        Only pages of the sites `origins` may connect, if there are some. Programs outside of browsers name no site.
         """
         from websockets.sync.server import serve
         from websockets.typing import Origin
 
-        allowed = None if origins is None else [Origin(origin) for origin in origins]
+        allowed = None if origins is None else [None, *map(Origin, origins)]
         # Parameters do not become smaller when they are packed, and unpacking could take all memory.
         return serve(self.handle, host, port, max_size=self.limits.message_bytes, origins=allowed, compression=None)
 

@@ -39,7 +39,7 @@ const PICTURE = /^[^.]*$|\.(apng|avif|bmp|gif|heic|heif|ico|jfif|jpe|jpeg|jpg|pj
 
 /**
  * List the files of a folder that has a folder for each class. Hidden files, and files that are no pictures by
- * their names, are left out with a notice.
+ * their names, are left out with a notice. Files of an input may all be in one part of its folder, such as "train".
  *
  * @param options - `classes`: the folders in the order of their labels, with a notice of those without pictures; by default all, by name.
  * @throws FeedError when there is no picture, one is in the folder of no class, or a folder is a part of the data, such as "train"
@@ -50,7 +50,8 @@ export async function listFolder(
 ): Promise<ListedFolder> {
   const { classes } = checkOptions("listFolder", options, { classes: true });
   refuseSettingIf(classes !== undefined && !areTexts(classes), "classes", classes, "an array of names");
-  const all = [...(await folderFiles(source))].sort(byPath);
+  const found = await folderFiles(source);
+  const all = [...(isHandle(source) ? found : withoutPart(found, classes))].sort(byPath);
   const files = all.filter(isPicture);
   const others = all.filter((one) => !isPicture(one)).map(({ path }) => path.join("/"));
   if (others.length > 0) {
@@ -81,6 +82,13 @@ export async function listFolder(
   const labels = BigInt64Array.from(files, ({ path }) => BigInt(names.indexOf(path[0] as string)));
   CLASSES.set(labels, names);
   return { files: files.map(({ file }) => file), labels, classes: names };
+}
+
+/** The files of one part of the data, as of "photographs/train/cat/1.png", in this part. */
+function withoutPart(files: readonly Listed[], classes: readonly string[] = []): readonly Listed[] {
+  const part = files[0]?.path[0] as string;
+  const isPart = PART.test(part) && !classes.includes(part) && files.every(({ path }) => path[0] === part);
+  return isPart && files.some(({ path }) => path.length > 2) ? files.map(({ path, file }) => ({ path: path.slice(1), file })) : files;
 }
 
 function isPicture({ path }: Listed): boolean {

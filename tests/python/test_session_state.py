@@ -443,7 +443,7 @@ def test_a_nominal_state_only_tells_sizes_until_parameters_are_loaded() -> None:
         refused: list[tuple[Callable[[], Any], str]] = [
             (lambda: s.train_step(batch()), "Cannot perform TrainStep with a nominal state"),
             (lambda: s.eval_step(batch()), "Cannot perform EvalStep with a nominal state"),
-            (s.get_contiguous_parameters, "Cannot copy parameters from a nominal checkpoint state"),
+            (s.get_contiguous_parameters, "Cannot copy parameters from a nominal state"),
             (lambda: s.export_model_for_inferencing(graph_output_names=["logits"]), "Cannot export the model"),
             (s.optimizer_step, "The optimizer state cannot be constructed"),
             (lambda: s.get_parameter("fc1.weight"), "Cannot get parameter from a nominal state"),

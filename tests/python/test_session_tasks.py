@@ -258,7 +258,7 @@ def test_files_of_artifacts_keep_the_rate(tmp_path: Path) -> None:
             ModelError,
             "The learning rate is 0.2 and, in 'optimizer', 0.1. Give it once.",
         ),
-        ({"optimizer": None, "learning_rate": 0.2}, ModelError, "A learning rate needs 'optimizer'"),
+        ({"optimizer": None, "learning_rate": 0.2}, ModelError, "learning_rate needs an 'optimizer'"),
         ({"learning_rate": -1}, ModelError, "learning_rate is -1; it must be a number at least 0"),
         ({"learning_rat": 1}, TypeError, "learning_rat"),
         ({"lora": 3}, ModelError, "lora is 3"),

@@ -444,10 +444,9 @@ def _refuse_unsupported(ort_format: bool, custom_op_library: Any, batch_norm: st
 
 def _check_beside(optimizer: OptimizerLike, beside: Mapping[str, Any]) -> None:
     """Raise for a setting of the optimizer where there is no optimizer."""
-    if optimizer is None and (beside["clip_grad_norm"] is not None or beside["clip_grad_value"] is not None):
-        raise messages.CLIP_WITHOUT_OPTIMIZER()
-    if optimizer is None and beside["ema"] is not None:
-        raise messages.EMA_WITHOUT_OPTIMIZER()
+    for name in ("ema", "clip_grad_norm", "clip_grad_value"):
+        if optimizer is None and beside[name] is not None:
+            raise messages.NEEDS_OPTIMIZER(name=ARGUMENT[name])
 
 
 def rate_of(optimizer: Any, learning_rate: float | None) -> tuple[Any, float | None]:
@@ -465,7 +464,7 @@ def rate_of(optimizer: Any, learning_rate: float | None) -> tuple[Any, float | N
     if learning_rate is not None:
         RATE.check("learning_rate", learning_rate)
         if optimizer is None:
-            raise messages.RATE_WITHOUT_OPTIMIZER()
+            raise messages.NEEDS_OPTIMIZER(name=ARGUMENT.learning_rate)
     return optimizer, learning_rate
 
 

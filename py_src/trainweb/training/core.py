@@ -376,7 +376,7 @@ class SessionCore:
         if base != "train" and self.models.graphs["eval"] is None:
             raise messages.NO_EVAL_MODEL()
         if self.parameters.is_nominal:
-            raise messages.NOMINAL_STEP(step="TrainStep" if base == "train" else "EvalStep")
+            raise messages.NOMINAL(action=f"perform {base.capitalize()}Step with")
 
     def _fetches(self, kind: StepKind, fetches: Sequence[str] | None) -> Sequence[str]:
         outputs = self.models.results(kind)
@@ -509,7 +509,7 @@ class SessionCore:
     def gradient_norms(self) -> dict[str, float]:
         self._check()
         if self.parameters.is_nominal:
-            raise messages.NOMINAL_GET_ALL()
+            raise messages.NOMINAL(action="copy parameters from")
         return {
             slot.name: math.sqrt(self.host.segment_range(GRADIENTS, 4 * slot.trainable_offset, slot.size).squares)
             for slot in self.layout.trained()
@@ -518,7 +518,7 @@ class SessionCore:
     def keep_state(self) -> None:
         self._check()
         if self.parameters.is_nominal:
-            raise messages.NOMINAL_SAVE()
+            raise messages.NOMINAL(action="save")
         self.host.save(COPY_TRIAL)
 
     def go_back(self) -> None:

@@ -102,22 +102,16 @@ class Builder:
         self._draws += 1
         return self._draws - 1
 
-    def note_change(self) -> None:
-        """Mark results made of parameters as out of date, if an instruction writes parameters."""
-        if any(b.storage.segment == PARAMETERS for i in self.instructions for b in i.writes):
-            self.node = "parameters have changed"
-            self.emit(calls.NoteChange(state=self.state))
-
-    def advance_step(self) -> None:
-        """Count the step of the optimizers; after all of them."""
+    def advance(self) -> None:
+        """After all nodes, count the optimizers' step, let the next step draw other numbers, and note new parameters."""
         if self.takes_step:
             self.emit(calls.OptimizerAdvance(state=self.state))
-
-    def advance_random(self) -> None:
-        """Let the next step draw other numbers; after all that draw."""
         if self._draws:
             self.node = "the random offset"
             self.emit(calls.RandomAdvance(state=self.state, n=self._draws))
+        if any(b.storage.segment == PARAMETERS for i in self.instructions for b in i.writes):
+            self.node = "parameters have changed"
+            self.emit(calls.NoteChange(state=self.state))
 
     def emit(self, call: KernelCall) -> None:
         """Add a call of the node that is lowered; its scratch is made here."""

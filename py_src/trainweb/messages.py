@@ -719,9 +719,6 @@ NO_FIT = Message(
 # Nominal states: only the names of the parameters are there.
 
 NOMINAL = Message(CheckpointError, "Cannot {action} a nominal state. Please load the model parameters first.")
-NOMINAL_OPTIMIZER = Message(
-    CheckpointError, "The optimizer state cannot be constructed. Please load the model parameters first."
-)
 NOMINAL_LOAD = Message(
     CheckpointError,
     "For nominal checkpoint state, all parameters need to be loaded into the model (trainable_only = false).",

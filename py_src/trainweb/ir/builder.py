@@ -15,7 +15,7 @@ from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, STATE, STATE_WORDS
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
-from trainweb.model.lazy import LazyTensor, stays_outside
+from trainweb.model.lazy import stays_outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Builder:
 
     def constant_tensor(self, tensor: Tensor, value: tuple[Any, ...] | None = None) -> Buf:
         """A constant from a tensor; its data is not copied here, and stays in its file if it is large."""
-        data = tensor if isinstance(tensor, LazyTensor) and stays_outside(tensor) else memoryview(tensor.data).cast("B")
+        data = tensor if stays_outside(tensor) else memoryview(tensor.data).cast("B")
         storage = Storage(CONSTANTS, tensor.nbytes, data=data, name=tensor.name)
         return Buf(storage, tensor.dtype, tensor.shape, value, name=tensor.name)
 
@@ -103,7 +103,7 @@ class Builder:
         return self._draws - 1
 
     def advance(self) -> None:
-        """After all nodes, count the optimizers' step, let the next step draw other numbers, and note new parameters."""
+        """After all nodes, count the step, let the next one draw other numbers, and note that parameters changed."""
         if self.takes_step:
             self.emit(calls.OptimizerAdvance(state=self.state))
         if self._draws:

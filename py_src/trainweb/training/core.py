@@ -242,7 +242,7 @@ class SessionCore:
         if self.models.graphs["optimizer"] is None:
             raise messages.NO_OPTIMIZER_MODEL()
         if self.parameters.is_nominal:
-            raise messages.NOMINAL_OPTIMIZER()
+            raise messages.NOMINAL(action="construct the optimizer of")
         return self.plans.other("optimizer", self.models.compile_optimizer)
 
     def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -439,14 +439,10 @@ class SessionCore:
 
     def scheduler_step(self) -> None:
         """Recompute the rate for the number of completed optimizer steps."""
-        self.host.run(self.scheduler_plan())
-
-    def scheduler_plan(self) -> LoadedPlan:
-        """The plan of a scheduler step."""
         self._check_optimizer()
         if not self.host.read_state(STATE_SCHEDULER):
             raise messages.NO_SCHEDULER()
-        return self.plans.other("scheduler", self.models.compile_scheduler)
+        self.host.run(self.plans.other("scheduler", self.models.compile_scheduler))
 
     # Parameters.
 

@@ -242,7 +242,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       return;
     }
     this.#checkOptimizer();
-    refuseIf(base === "optimizer" && this.#nominal, "NOMINAL_OPTIMIZER");
+    refuseIf(base === "optimizer" && this.#nominal, "NOMINAL", { action: "construct the optimizer of" });
     refuseIf(base === "scheduler" && this.host.state.getUint32(4 * layout.STATE_SCHEDULER, true) === 0, "NO_SCHEDULER");
   }
 

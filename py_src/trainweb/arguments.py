@@ -79,8 +79,11 @@ ALIASES |= dict(lr="learning_rate", acc="accuracy", bce="BCEWithLogitsLoss", bce
 ALIASES |= dict(mae="L1Loss", meanabsoluteerror="L1Loss", meansquarederror="MSELoss", nllloss="CrossEntropyLoss")
 ALIASES |= dict(binarycrossentropy="BCEWithLogitsLoss", sparsecategoricalcrossentropy="CrossEntropyLoss")
 ALIASES |= dict(loraalpha="alpha", targetmodules="targets", initloraweights="init")
+ALIASES |= dict.fromkeys(("rocauc", "rocaucscore", "auroc", "aucroc"), "auc")
+ALIASES |= dict(rootmeansquarederror="rmse", jaccard="mIoU", jaccardscore="mIoU", topkaccuracy="topK")
+ALIASES |= dict(r2score="r2", jaccardindex="mIoU", topkcategoricalaccuracy="topK")
 ALIASES |= dict.fromkeys(("checkpointstate", "ckptpath", "loadcheckpoint", "resumefromcheckpoint"), "checkpoint")
-"""Names in pandas, PyTorch, Keras, PEFT and Lightning, in small letters without "_", and ours for the same."""
+"""Names in pandas, scikit-learn, PyTorch, Keras, PEFT and Lightning, in small letters without "_", and ours."""
 OF_CALLS = dict.fromkeys(("loss", "optimizer", "sample_weight", "frozen_params", "requires_grad"), "from_model")
 OF_CALLS |= dict.fromkeys(("metrics", "epochs", "batch_size", "validation_split"), "fit")
 OF_CALLS |= dict(checkpoint="fit or TrainingSession, or load_checkpoint of the session", learning_rate="from_model")
@@ -115,16 +118,18 @@ def suggestion(name: object, known: Sequence[str]) -> str:
     return f"did you mean {meant!r} of {OF_CALLS[meant]}?" if meant in OF_CALLS else others
 
 
-def warn(text: str) -> None:
-    """Warn, at the line that calls trainweb."""
+def warn(text: str, *, again: bool = False) -> None:
+    """Warn, at the line that calls trainweb; Python shows a text once a line, but `again` where the caller counts."""
     import warnings  # not on the way of a page's first step
 
-    frame, level = sys._getframe(1), 2
+    frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
     if ARGUMENT.in_page:  # its console has no lines of Python
         warnings.formatwarning = lambda message, *_: f"{message}\n"
-    warnings.warn(text, UserWarning, stacklevel=level)
+    shown = {} if again else frame.f_globals.setdefault("__warningregistry__", {})
+    name = frame.f_globals.get("__name__", "")
+    warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno, name, shown)
 
 
 def check_settings(what: str, settings: Iterable[str], known: Iterable[str]) -> None:

@@ -223,7 +223,16 @@ PARTS_OF_DATA = Message(
 COLUMN_ROWS = Message(
     FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
-DATES = Message(FeedError, "{name!r} has dates. Days are numbers: np.asarray(dates, 'M8[D]').astype('float32').")
+MISSING_DATE = Message(
+    FeedError,
+    "{name!r} has {value!r} in row {row}, which numpy makes of a missing date. Give datetime64: it becomes NaN.",
+)
+DATE_OBJECTS = Message(
+    FeedError,
+    "{name!r} has Python objects of type {kinds}. Row {row} has {value!r}. Give dates as datetime64. pandas has "
+    ".dt.tz_convert(None) for dates with a time zone and .dt.to_timestamp() for periods; for others "
+    "np.asarray(dates, 'M8[us]').",
+)
 SEVERAL_SETS = Message(FeedError, "{name!r} is a data set of its own: give only one of them, as data[{name!r}].")
 NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows: one row is a list of one.")
 OBJECTS_IN_COLUMN = Message(
@@ -349,8 +358,8 @@ CSV_MISSING = Message(
 )
 CSV_MISSING_TEXT = Message(
     FeedError,
-    'Line {line}, column {column!r}: a missing text needs a value. Set \'missing\' to {column!r}: "none", and "*": '
-    '"keep" for all others.',
+    "Line {line}, column {column!r}: a missing text needs a value. Set 'missing' to {column!r}: \"none\", of dates "
+    '"NaT", and "*": "keep" for all others.',
 )
 CSV_FILL = Message(FeedError, "'missing' names the column {column!r}, but 'columns' has only {names}. Leave it out.")
 CSV_VALUE = Message(FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")

@@ -53,8 +53,8 @@ NO_TENSOR = Message(FeedError, "{name!r} is {actual}: give a tensor, as 'readIma
 INEXACT_NUMBER = Message(FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.")
 NOT_NUMBERS = Message(
     FeedError,
-    "{name!r} has {actual} among its values: give numbers (null is a missing one), bigints, booleans or texts (for a "
-    "missing one the text that 'missing' filled in).",
+    "Row {row} of {name!r} has {actual}, expected {expected}. A column has only numbers, booleans or dates (null is a "
+    "missing one), only bigints, or only texts (for a missing one the text that 'missing' filled in).",
 )
 DISPOSED_VALUE = Message(
     FeedError, "Row {position} of the data has a disposed tensor as {name!r}: keep tensors until the fit ends."

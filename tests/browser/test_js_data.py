@@ -1,5 +1,6 @@
 """Files as data in a page: CSV and folders as Python reads them, and what IndexedDB has."""
 
+import datetime
 import io
 import json
 import random
@@ -31,6 +32,36 @@ def test_data_sets_are_those_of_python(js: JsPage) -> None:
         np.testing.assert_equal(found[number], expected)
 
     run_each(range(len(DATASETS)), check, lambda number: DATASETS[number][0])
+
+
+def test_dates_are_days_and_missing_values_nan(js: JsPage) -> None:
+    """A missing text or bigint is an error, and so is a value of another kind; it names the row."""
+    found = js.run(
+        """const day = Date.UTC(2024, 1, 29);
+        const h = [[null], [new Date(1.5 * 864e5)], [new Date(0)]];
+        const given = { d: [new Date(day), null, new Date("")], h, b: [null, true, false] };
+        const { columns } = new trainweb.Dataset(given);
+        const [[row]] = [await Array.fromAsync(new trainweb.Dataset([{ d: new Date(day) }]).batch(1))];
+        return [...columns.values(), row.d].map(({ type, dims, data }) => [type, dims, [...data].map(String)]);"""
+    )
+    days = datetime.date(2024, 2, 29).toordinal() - datetime.date(1970, 1, 1).toordinal()
+    assert found == [
+        ["float64", [3], [str(days), "NaN", "NaN"]],
+        ["float64", [3, 1], ["NaN", "1.5", "0"]],
+        ["float32", [3], ["NaN", "1", "0"]],
+        ["float64", [1], [str(days)]],
+    ]
+    for values, row, actual, expected in (
+        ("[40, '3000', 4]", 1, "a string", "a number"),
+        ("[['40', '1'], ['3000', 4]]", 1, "a number", "a string"),
+        ("[null, 'b']", 0, "null", "a string"),
+        ("[1n, null]", 1, "null", "a bigint"),
+        ("[1, 2, new Date()]", 2, "Date", "a number"),
+        ("[{}, true]", 0, "Object", "a boolean"),
+        ("[undefined]", 0, "undefined", "a number"),
+    ):
+        said = js.failure(f"new trainweb.Dataset({{ d: {values} }});")["message"]
+        assert said.startswith(f"Row {row} of 'd' has {actual}, expected {expected}. A column has only"), values
 
 
 def test_what_a_page_is_told_of_buckets(js: JsPage) -> None:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from onnx import helper, numpy_helper
 from tests.conformance.fits import BASE
+from tests.conformance.models import make_model
 from tests.python.test_noted_batch_norm import TRAINED, net
 
 import trainweb
@@ -103,6 +105,42 @@ def test_a_round_gives_the_bytes_of_python(js: JsPage, mu: float) -> None:
         np.testing.assert_allclose(mine[0], other.delta, rtol=1e-5, atol=1e-9)
     assert found[1][2] > 0.02 and np.linalg.norm(found[1][0]) == pytest.approx(0.01, rel=1e-5)
     assert np.abs(np.subtract(found[2][0], found[3][0])).max() > 1e-3
+
+
+def test_examples_are_the_rows_that_were_trained_on(js: JsPage) -> None:
+    """Of 50 rows; of 10 images, whose steps are counted."""
+    weight = numpy_helper.from_array(np.zeros((12, 2), np.float32), "weight")
+    nodes = [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "weight"], ["y"])]
+    model = make_model(nodes, {"x": ["n", 3, 2, 2]}, {"y": ["n", 2]}, [weight])
+    js.site.add("/images.onnx", model.SerializeToString())
+    found = js.run(
+        f"""{OPEN}
+        const [s, ofImages] = [await open({{ optimizer: "SGD" }}),
+          await TrainingSession.createFromModel("/images.onnx", {{ loss: "CrossEntropyLoss", optimizer: "SGD" }})];
+        const roundOf = async (s, rows, options) => {{
+          const start = (await s.getContiguousParameters(true)).data;
+          return (await s.federated().round(start, rows, {{ ...options }})).examples;
+        }};
+        const columns = {{ labels: new Tensor("int64", new BigInt64Array(10), [10]) }};
+        const sources = Array.from({{ length: 10 }}, () => new ImageData(2, 2));
+        const images = () => readImages(sources, {{ input: "x", width: 2, height: 2, columns }});
+        const lost = data();
+        lost.x.data.fill(NaN, 0, 40);
+        const found = [];
+        for (const [rows, options] of [
+          [data(), {{ validationSplit: 0.8 }}], [data(), {{ validationSplit: 0.8, epochs: 3 }}],
+          [data(), {{ batchSize: 20, remainder: "drop" }}], [data(), {{ batchSize: 20, remainder: "pad" }}],
+          [data(), {{ epochs: 2, callbacks: [(event, run) => run.stop()] }}],
+          [lost, {{ batchSize: 5, shuffle: false, onNaN: "skip" }}],
+        ]) found.push(await roundOf(s, rows, options));
+        for (const options of [{{}}, {{ validationSplit: 0.5 }}, {{ stepsPerEpoch: 2 }}]) {{
+          found.push(await roundOf(ofImages, images(), {{ batchSize: 3, ...options }}));
+        }}
+        await s.release();
+        await ofImages.release();
+        return found;"""
+    )
+    assert found == [10, 10, 40, 50, 50, 45, 10, 5, 6]
 
 
 def test_averages_are_those_of_python(js: JsPage) -> None:

@@ -95,13 +95,16 @@ def test_prompts_as_tokenizers_of_transformers_give_them(js: JsPage) -> None:
         texts.push(await all(s.generate({ input_ids: of(ids), attention_mask: mask }, { maxTokens: 24 })));
         const booleans = bits.map((bit) => bit === 1);
         texts.push(await all(s.generate({ input_ids: ids, attention_mask: booleans }, { maxTokens: 24 })));
+        const nested = Object.fromEntries(Object.entries(given.padded[1]).map(([name, row]) => [name, [row]]));
+        const prompted = [nested, [given.short], { input_ids: [ids], attention_mask: bits }, { input_ids: [data] }];
+        for (const one of prompted) texts.push(await all(s.generate(one, { maxTokens: 24 })));
         const two = await fault(() => s.generate(tensor([2, data.length / 2])));
         await s.release();
         return { texts, two };
         """,
         given={**GIVEN, "padded": [padded(SHORT["prompt"], *counts) for counts in PADDED.values()]},
     )
-    assert found["texts"] == [SHORT["padded"]] * 7
+    assert found["texts"] == [SHORT["padded"]] * 11
     assert found["two"].startswith("ModelError: prompt is"), found
 
 

@@ -189,7 +189,7 @@ def test_a_dataset_of_images_is_that_of_python(js: JsPage) -> None:
         };
         const data = trainweb.readImages(images, { ...options, seed: 2, augment });
         const other = trainweb.readImages(images, { ...options, seed: 2 ** 53 - 1, augment: { ...augment, seed: 1 } });
-        const third = other.read({ epoch: 2, seed: 3 });
+        const third = other.read({ epoch: 2, seed: 3, shuffles: true });
         const all = [data, data, data, third, other.read(null)];
         const found = [];
         for (const rows of all) found.push(await round(rows));
@@ -264,7 +264,7 @@ def test_an_image_that_stalls_is_given_up(js: JsPage, make_site: Callable[..., S
 def test_an_image_of_a_dataset_that_cannot_be_read_is_named(js: JsPage) -> None:
     error = js.failure(
         """const images = [new ImageData(1, 1), new File(["no image"], "note.txt")];
-        const data = trainweb.readImages(images, { input: "x", width: 1, height: 1, shuffle: false });
+        const data = trainweb.readImages(images, { input: "x", width: 1, height: 1 });
         for await (const row of data) row;"""
     )
     assert error["class"] == "FeedError" and error["message"].startswith("image 1 (note.txt): the image")

@@ -135,9 +135,13 @@ def test_notices_of_losses_are_those_of_python(js: JsPage, plain_site: Site) -> 
         const plain = { ...weighed, kind: "CrossEntropyLoss" };
         accumulated.push(await fit("/2.onnx", plain, both, { accumulate: 2 }));
         const soft = { type: "CrossEntropyLoss", probabilities: true };
-        const named = [];
-        for (const change of [(v) => v, (v) => 2 * v, (v) => v - 0.1, Math.log]) {
-          named.push(await fit("/1.onnx", soft, { x, labels: of(given.shares.map(change), 3) }));
+        const [named, streams] = [[], []];
+        for (const change of [(v) => v, (v) => 2 * v, (v) => v - 0.1, (v, k) => v + [2, -2, 0][k % 3]]) {
+          const labels = of(given.shares.map(change), 3);
+          const rows = Array.from({ length: 23 }, (_, k) => ({
+            x: x.data.slice(6 * k, 6 * k + 6), labels: labels.data.slice(3 * k, 3 * k + 3) }));
+          named.push(await fit("/1.onnx", soft, { x, labels }));
+          for (const fed of [rows, () => rows]) streams.push(await fit("/1.onnx", soft, fed));
         }
         const ofOutput = { kind: soft, age: "MSELoss" };
         named.push(await fit("/2.onnx", ofOutput, { ...both, kind_labels: of(given.shares.map(Math.log), 3) }));
@@ -150,7 +154,7 @@ def test_notices_of_losses_are_those_of_python(js: JsPage, plain_site: Site) -> 
         for (const [model, loss] of [["/2.onnx", list], ["/1.onnx", []]]) {
           refused.push((await failure(() => TrainingSession.createFromModel(model, { loss }))).message);
         }
-        return { accumulated, named, values, refused };
+        return { accumulated, named, streams, values, refused };
         """,
         given={name: ARRAYS[f"train.{name}"].ravel().tolist() for name in ("x", "kind", "age")}
         | {"shares": SHARES.ravel().tolist()},
@@ -162,6 +166,7 @@ def test_notices_of_losses_are_those_of_python(js: JsPage, plain_site: Site) -> 
     assert (
         whole == [] and all("The first rows of 'labels' are no prob" in said for (said,) in named) and len(named) == 3
     )
+    assert found["streams"] == [said for said in found["named"][:4] for _ in range(2)]
     assert "'kind_labels' are no probabilities" in of_output[0] and len(of_output) == 1
     with trainweb.TrainingSession.from_model(
         outputs("kind"), loss=["MSELoss", {"name": "L1Loss", "weight": 0.1}], options={"reproducible": True}

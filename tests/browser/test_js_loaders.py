@@ -115,8 +115,8 @@ WRONG = [
     ("({ x: xs, labels: labels.map(() => 0.5) })", "{}", "'labels' has 0.5 in the data; the model takes int64"),
     ("[whole.x, whole.labels, whole.x]", "{}", "The data has 3 values, and the model has 2 inputs: x, labels"),
     ("({ x: [[1, 2], [1]], labels: [0, 1] })", "{}", "an array of 1 stands where others have 2 elements"),
-    ("({ x: xs, labels: labels.map((k) => k ? k : 0n) })", "{}", "has a number among its values"),
-    ("({ x: xs, labels: labels.map((k) => k ? null : 'a') })", "{}", "null among its values: give"),
+    ("({ x: xs, labels: labels.map((k) => k ? k : 0n) })", "{}", "of 'labels' has a number, expected a bigint."),
+    ("({ x: xs, labels: labels.map((k) => k ? null : 'a') })", "{}", "of 'labels' has null, expected a string."),
     ("({ x: xs, labels: labels.map((k) => k ? null : 'a') })", "{}", "the text that 'missing' filled in"),
     ("({ x: xs, labels: labels.map(() => 16777217) })", "{}", "'labels' has 16777217, which float32 cannot hold"),
 ]

@@ -119,7 +119,19 @@ def test_labels_that_are_the_tokens_are_named(js: JsPage) -> None:
         new trainweb.Tensor("int64", BigInt64Array.from(rows.flat(), BigInt), [rows.length, rows[0].length]);
       const said = [];
       const { warn } = console;
-      for (const labels of given.labels) {
+      const rowsOf = (columns) => given.tokens.map((_, k) => Object.fromEntries(
+        Object.entries(columns).map(([name, { data }]) => [name, data.slice(4 * k, 4 * k + 4)])));
+      const forms = {
+        columns: (columns) => columns,
+        rows: rowsOf,
+        dataset: (columns) => new trainweb.Dataset(rowsOf(columns)),
+        batches: (columns) => new trainweb.Dataset(rowsOf(columns)).batch(2),
+        bucket: (columns) => new trainweb.Dataset(rowsOf(columns)).bucket((row) => row.labels.length, [4], 2),
+        generator: (columns) => function* () { yield* rowsOf(columns); },
+        listed: (columns) => [columns, columns],
+      };
+      const columns = given.labels.map((labels) => [labels, forms.columns]);
+      for (const [labels, form] of [...columns, ...Object.values(forms).map((form) => [given.labels[1], form])]) {
         const warnings = [];
         console.warn = (text) => warnings.push(text);
         const s = await trainweb.TrainingSession.createFromModel("/golden/generate/llama.onnx", {
@@ -127,8 +139,7 @@ def test_labels_that_are_the_tokens_are_named(js: JsPage) -> None:
         });
         const mask = given.tokens.map((row) => row.map(() => 1));
         const data = { input_ids: tensor(given.tokens), attention_mask: tensor(mask), labels: tensor(labels) };
-        await s.fit(data);
-        await s.fit(data);
+        for (let k = 0; k < 2; k++) await s.fit(form(data));
         await s.release();
         console.warn = warn;
         said.push(warnings.filter((text) => text.includes("The labels 'labels' are equal to")));
@@ -136,7 +147,7 @@ def test_labels_that_are_the_tokens_are_named(js: JsPage) -> None:
       return said;
     """
     said = js.run(script, given={"tokens": TOKENS, "labels": [labels for labels, _ in COPIES.values()]})
-    assert [len(texts) for texts in said] == [int(copies) for _, copies in COPIES.values()]
+    assert [len(texts) for texts in said] == [*(int(copies) for _, copies in COPIES.values()), *[1] * 7]
     assert all("equal to 'input_ids'" in text and "'fromText'" in text for texts in said for text in texts)
 
 

@@ -326,8 +326,8 @@ DATASETS: list[tuple[str, Chain, Any]] = [
             ),
             (
                 "keep",
-                "Line 5, column 'k': a missing text needs a value. Set 'missing' to 'k': \"none\", and \"*\": \"keep\" "
-                "for all others.",
+                "Line 5, column 'k': a missing text needs a value. Set 'missing' to 'k': \"none\", of dates \"NaT\", "
+                'and "*": "keep" for all others.',
                 "FeedError",
             ),
             ("fill", "missing is 'fill'", "ModelError"),

@@ -358,6 +358,11 @@ ALIKE: dict[str, list[Fit]] = {
         fit(data(20, ("dataset",), ("shuffle", 6, of_data), ("batch", 4)), epochs=2, seed=of_fit)
         for of_data, of_fit in ((5, 0), (3, 2), (2**53 - 1, 6))
     ],
+    "shuffled fits": [fit(data(20, *SHUFFLED), epochs=2, **more) for more in ({}, {"shuffle": True})],
+    "unshuffled fits": [
+        fit(data(20, *steps), epochs=2, shuffle=False)
+        for steps in (batches(4), SHUFFLED, (*SHUFFLED[:2], ("cache",), ("batch", 4)))
+    ],
     "unshuffled values": [
         ("mlp", [["evaluate", data(20, ("dataset",), *steps, ("take", 8))]], {}) for steps in ((), [("shuffle", 6, 4)])
     ],
@@ -419,6 +424,7 @@ HELD: list[dict[str, Any]] = [
 ]
 SPLIT = {"validation_split": 0.3}
 KEPT_FIT = {"batch_size": 4, "checkpoint": {"name": "fit"}}
+IN_STEPS = {"checkpoint": {"name": "stream"}}
 STORE_CALLS: list[tuple[list[Any], Any]] = [
     (["save", "start"], None),
     (["load", "start"], None),
@@ -536,6 +542,7 @@ FITS: dict[str, list[Fit]] = {
             ],
             {},
         ),
+        ("mlp", [["fit", data(12, *SHUFFLED), IN_STEPS | more] for more in ({}, {"shuffle": False})], {}),
     ],
     "outputs": [
         fit(

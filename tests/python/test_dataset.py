@@ -2,11 +2,13 @@
 
 import asyncio
 import csv
+import datetime
 import io
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ from tests.conformance.models import make_model
 
 import trainweb
 from trainweb.data import Dataset, from_csv
-from trainweb.data.random import permutation, random_words
+from trainweb.data.random import Draw, permutation, random_words
 from trainweb.errors import FeedError, ModelError
 from trainweb.training.arrays import from_numpy
 
@@ -108,6 +110,9 @@ def test_cache_and_prefetch() -> None:
 
     kept = Dataset(rows).cache()
     assert values(kept) == values(kept) == [0, 1, 2, 3, 4] and len(made) == 5
+    drawn = numbers(9).shuffle(9).cache()
+    orders = [values(drawn._rows(Draw(0, 0, shuffles=shuffles))) for shuffles in (True, False, True)]
+    assert orders[0] == orders[2] != orders[1] == [*range(9)]
     made.clear()
     assert values(Dataset(rows).prefetch(2)) == [0, 1, 2, 3, 4]
     assert set(made) != {threading.get_ident()}
@@ -306,6 +311,47 @@ def test_missing_numbers_are_nan() -> None:
     np.testing.assert_equal(table.columns["b"], [1, np.nan, 0])
     asked = Dataset([{"x": [None, None], "b": None}]).preprocess(table.fill_median("x", "b").preprocessing)
     assert {name: column.tolist() for name, column in (asked.columns or {}).items()} == {"x": [[1.75, 4]], "b": [0.5]}
+
+
+def test_dates_are_days() -> None:
+    """Counted by the calendar of Python, whatever their resolution; a missing one is NaN, also a masked one."""
+    made = [datetime.date(2024, 2, 29), None, datetime.date(1969, 12, 31)]
+    days = [one and one.toordinal() - datetime.date(1970, 1, 1).toordinal() for one in made]
+    whole = np.array([np.nan if day is None else day for day in days])
+    for unit in ("D", "s", "ns"):
+        table = Dataset({"d": np.array(made, "M8[D]").astype(f"M8[{unit}]")})
+        np.testing.assert_equal(table.columns, {"d": whole})
+        np.testing.assert_equal(table.fill_mean("d").columns, {"d": [days[0], (days[0] - 1) / 2, -1]})
+    noon = Dataset([{"d": np.datetime64("1970-01-02T12:00")}, {"d": np.datetime64("NaT", "m")}])
+    np.testing.assert_equal(noon.concat("x", ["d"]).columns, {"x": [[1.5], [np.nan]]})
+    np.testing.assert_equal(Dataset({"d": np.array([36, "NaT"], "m8[h]")}).columns, {"d": [1.5, np.nan]})
+    masked = np.ma.masked_array(np.array(["1970-01-02", "1970-01-03"], "M8[D]"), [False, True])
+    np.testing.assert_equal(Dataset({"d": masked}).columns, {"d": [1, np.nan]})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_a_missing_date_is_no_number(dtype: str) -> None:
+    table = Dataset({"d": np.array(["2024-01-01", "NaT"], "M8[D]").astype(dtype)})
+    for step in (table.fill_median, table.standardize, table.categories):
+        with pytest.raises(FeedError, match=r"'d' has -9\.2\d*e\+18 in row 1, which numpy makes of a missing date"):
+            step("d")
+    with session() as s, pytest.raises(FeedError, match="'labels' has -9"):
+        s.evaluate({"x": np.zeros((2, 5), np.float32), "labels": table.columns["d"]})  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [datetime.date(2024, 1, 1), datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC), SimpleNamespace(year=2024)],
+)
+def test_objects_of_dates_are_named(value: Any) -> None:
+    table = Dataset({"d": np.array([None, value], object)})
+    advice = r"Give dates as datetime64.*tz_convert\(None\).*to_timestamp\(\)"
+    with pytest.raises(FeedError, match=f"NoneType and .*{advice}"):
+        table.fill_mean("d")
+
+
+def test_decimals_are_numbers() -> None:
+    np.testing.assert_equal(Dataset({"x": [Decimal("1.5"), None, 2]}).columns, {"x": [1.5, np.nan, 2]})
 
 
 def test_what_a_masked_array_lacks_is_missing() -> None:

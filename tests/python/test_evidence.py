@@ -46,6 +46,10 @@ def test_a_folded_convolution_is_trained_with_a_warning(names: tuple[str, str]) 
     assert all(decisions[name].trained and decisions[name].doubtful for name in names)
     assert decisions["onnx::MatMul_20"].trained, "a linear layer's weight, transposed"
     assert not decisions["onnx::MatMul_20"].doubtful
+    report = trainweb.check(convolution(*names, "onnx::MatMul_20"))
+    assert {*names, "onnx::MatMul_20"} <= {d.name for d in report.trained}
+    assert {*names} == {d.name for d in report.doubtful}
+    assert str(report).count(names[0]) == 1 and names[0] in {d["name"] for d in report.as_data()["trained"]}
 
 
 def test_other_convolutions_are_trained_without_a_word() -> None:

@@ -20,6 +20,7 @@ from tests.python.test_noted_batch_norm import MEAN, TRAINED, VARIANCE, net
 
 import trainweb
 from trainweb import federated
+from trainweb.data.images import from_images
 from trainweb.errors import BufferSizeError, FeedError, ModelError, SessionError, UnsupportedError
 from trainweb.federated import ClientUpdate, FederatedClient, SecureMember, secure
 
@@ -68,6 +69,39 @@ def test_fedprox_descends_on_loss_and_term(session: trainweb.TrainingSession, mu
     # Another round starts from what it is given, not from where the session is.
     again = session.federated().round(2 * START, ROWS, proximal=mu, **options)
     np.testing.assert_allclose(2 * START + again.delta, descend(2 * START, mu, 6, accumulate), rtol=2e-6, atol=2e-6)
+
+
+def test_examples_are_the_rows_that_were_trained_on(session: trainweb.TrainingSession) -> None:
+    lost = ROWS | {"x": np.where(np.arange(24)[:, None] < 4, np.nan, ROWS["x"]).astype(np.float32)}
+    settings = {"batch_size": 10, "shuffle": False, "progress": False}
+    cases: list[tuple[Any, dict[str, Any], int]] = [
+        (ROWS, {"validation_split": 0.75}, 6),
+        (ROWS, {"validation_split": 0.75, "epochs": 3}, 6),
+        (ROWS, {"remainder": "drop"}, 20),
+        (ROWS, {"remainder": "pad"}, 24),
+        (ROWS, {"callbacks": lambda event, run: run.stop(), "epochs": 2}, 24),
+        (lost, {"on_nan": "skip", "batch_size": 4}, 20),
+    ]
+    for rows, options, count in cases:
+        update = session.federated().round(START, rows, **settings | options)
+        assert update.examples == count, options
+    split = session.federated().round(START, ROWS, **settings, validation_split=0.75)
+    alone = session.federated().round(START, {name: array[:6] for name, array in ROWS.items()}, **settings)
+    np.testing.assert_array_equal(split.delta, alone.delta)
+    assert alone.examples == 6
+
+
+def test_examples_of_images_are_those_of_their_steps() -> None:
+    weight = numpy_helper.from_array(np.zeros((12, 2), np.float32), "weight")
+    nodes = [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "weight"], ["y"])]
+    model = make_model(nodes, {"x": ["n", 3, 2, 2]}, {"y": ["n", 2]}, [weight])
+    sources = [np.full((2, 2, 3), 20 * k, np.uint8) for k in range(10)]
+    with trainweb.TrainingSession.from_model(model, loss="CrossEntropyLoss", optimizer="SGD") as session:
+        for options, count in (({}, 10), ({"validation_split": 0.5}, 5), ({"steps_per_epoch": 2}, 6)):
+            data = from_images(sources, "x", columns={"labels": np.arange(10) % 2}, width=2, height=2)
+            start = session.get_contiguous_parameters(True)
+            update = session.federated().round(start, data, batch_size=3, progress=False, **options)
+            assert update.examples == count, options
 
 
 def test_updates_are_clipped_and_noised(session: trainweb.TrainingSession) -> None:

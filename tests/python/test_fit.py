@@ -411,7 +411,7 @@ LATER_IN_PYTHON: list[tuple[Any, dict[str, Any], str, str]] = [
         "Row 11 of the data has no array as 'x'",
     ),
     *(
-        (fits.data(60, labels={0: label}), {"shuffle": False}, "FeedError", f"give the loss ignore_index={label}\\.")
+        (fits.data(60, labels={0: label}), {"shuffle": False}, "FeedError", f"give the loss 'ignore_index' {label}\\.")
         for label in (-1, 255)
     ),
 ]

@@ -179,6 +179,33 @@ def test_an_output_that_the_eval_model_does_not_have_is_exported_as_declared(dty
     np.testing.assert_allclose(ours.astype(float), theirs.astype(float), rtol=EPSILON[dtype], atol=1e-6)
 
 
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"head": {"classes": 2}},
+    {"lora": {"rank": 2}},
+    {"lora": {"rank": 2, "use_dora": True}},
+    {"lora": {"rank": 2, "targets": ["first"], "modules_to_save": ["second"]}},
+    {"head": {"classes": 2}, "lora": {"rank": 2, "targets": ["first"]}},
+]
+
+
+@pytest.mark.filterwarnings("ignore:The head")
+@pytest.mark.parametrize("change", CHANGES, ids=[" ".join(map(str, change)) or "plain" for change in CHANGES])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exports_of_exports_have_nodes_of_different_names(dtype: str, change: dict[str, Any]) -> None:
+    """ONNX Runtime refuses two nodes of one name."""
+    file, x = classifier(dtype), feeds(dtype)["x"]
+    for settings in (change, {}, {"head": {"classes": 3}}):
+        with trainweb.TrainingSession.from_model(file, loss="MSELoss", optimizer="SGD", **settings) as session:
+            written = [session.export(), *([session.adapted.merge(session)] if "lora" in settings else [])]
+        for file in map(bytes, written):
+            names = [node.name for node in onnx.load_from_string(file).graph.node if node.name]
+            assert len(set(names)) == len(names) > 0, sorted(names)
+            (ours,), (theirs,) = infer(file, {"x": x}), ReferenceEvaluator(file).run(None, {"x": x})
+            assert ours.dtype == theirs.dtype == np.dtype(DTYPES[dtype])
+            np.testing.assert_allclose(ours.astype(float), theirs.astype(float), rtol=EPSILON[dtype], atol=1e-2)
+
+
 IN_NODES = [
     helper.make_node("Constant", [], ["table"], value=numpy_helper.from_array(np.linspace(-2, 2, 36).reshape(9, 4))),
     helper.make_node(

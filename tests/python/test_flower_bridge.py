@@ -1,12 +1,16 @@
 """The bridge to Flower, between a fleet of the test and WebSocket clients: what it passes on, and what it refuses."""
 
 import json
+import os
+import re
 import socket
 import struct
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -326,3 +330,23 @@ def test_the_command_names_what_is_not_installed() -> None:
     command = [sys.executable, "-m", "trainweb.flower", "--superlink", "127.0.0.1:1", "--insecure"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.strip()) == (1, "flwr missing: pip install 'trainweb[flower]'")
+
+
+def test_the_command_names_a_flwr_that_it_was_not_made_for(tmp_path: Path) -> None:
+    """Of the version that `trainweb[flower]` pins it says nothing. There is no port 99999, so that it ends."""
+    command = [sys.executable, "-m", "trainweb.flower", "--superlink", "127.0.0.1:1", "--insecure", "--port", "99999"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    pinned = re.findall(r"flwr>=([\d.]+)", " ".join(project["optional-dependencies"]["flower"]))
+    said = {}
+    for version in (f"{pinned[0]}.3", "1.42.0", "1.410.0"):
+        folder = tmp_path / version
+        (folder / f"flwr-{version}.dist-info").mkdir(parents=True)
+        (folder / f"flwr-{version}.dist-info" / "METADATA").write_text(f"Name: flwr\nVersion: {version}\n")
+        (folder / "flwr.py").touch()
+        path = os.pathsep.join([str(folder), *sys.path])
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
+        )
+        assert "port" in done.stderr.splitlines()[-1]
+        said[version] = done.stderr.startswith(f"flwr {version}: the bridge was made for {pinned[0]}: pip install")
+    assert list(said.values()) == [False, True, True], said

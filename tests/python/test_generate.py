@@ -219,7 +219,8 @@ def test_the_smallest_temperature_takes_the_most_likely_token(law: dict[str, Any
 def test_the_inputs_that_transformers_makes_of_a_text_are_a_prompt() -> None:
     case = MODELS["llama"][1]
     rows = {"input_ids": np.array([case["prompt"]]), "attention_mask": np.ones((1, len(case["prompt"])), np.int64)}
-    for inputs in (rows, UserDict(rows), {"input_ids": case["prompt"]}):
+    nested = {name: array.tolist() for name, array in rows.items()}
+    for inputs in (rows, UserDict(rows), {"input_ids": case["prompt"]}, nested, nested["input_ids"]):
         assert tokens_of(inference("llama"), inputs) == case["tokens"]
 
 
@@ -362,6 +363,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": {"input_ids": [1, 2, 3], "attention_mask": [1, 1]}}, "ModelError", "attention_mask is"),
     ({"prompt": {"input_ids": [1, 2, 3], "attention_mask": 1}}, "ModelError", "attention_mask is"),
     ({"prompt": {"input_ids": [1, 2, 3], "attention_mask": [[1, 1], [1]]}}, "ModelError", "(prompt|attention_mask) is"),
+    ({"prompt": {"input_ids": [[1, 2], [3, 4]]}}, "ModelError", "prompt is"),
+    ({"prompt": [[]]}, "FeedError", "has no tokens"),
     ({"prompt": {"input_ids": [1, 2, 3], "attention_mask": [0, 0, 0]}}, "FeedError", "has no tokens"),
     ({"prompt": {"input_ids": [1, 2, 3], "position_ids": [1, 2, 3]}}, "ModelError", "position_ids is .*0, 1, 2, "),
     ({"prompt": {"input_ids": [1, 2], "position_ids": [0, 1, 2]}}, "ModelError", "position_ids is"),

@@ -151,7 +151,7 @@ def images(**options: Any) -> Dataset:
 
 
 def test_a_dataset_of_images() -> None:
-    plain = rows_of(images(shuffle=False))
+    plain = rows_of(images()._rows(None))
     assert plain == [(k, read_image(np.full((2, 2, 3), 20 * k, np.uint8), 2, 2).tobytes()) for k in range(10)]
     augment = {"seed": 4, "brightness": 0.4}
     data = images(augment=augment, seed=2)
@@ -161,11 +161,12 @@ def test_a_dataset_of_images() -> None:
     again = images(augment=augment | {"seed": 1}, seed=2**53 - 1)
     assert rows_of(again._rows(Draw(1, 3))) == second
     assert rows_of(again._rows(None)) == plain
+    assert rows_of(again._rows(Draw(1, 3, shuffles=False))) == sorted(second)
 
 
 def test_images_split() -> None:
     """By the last ones, by a seed, and by class; held-out images keep their order and are unchanged."""
-    unchanged = dict(rows_of(images(shuffle=False)))
+    unchanged = dict(rows_of(images()._rows(None)))
     data = images(seed=2, augment={"seed": 4, "brightness": 0.4})
     assert len(data) == 10
     first, second = (rows_of(part) for part in data.split(0.3))
@@ -177,7 +178,7 @@ def test_images_split() -> None:
         drawn_rows = arrays.split(0.3, seed)[1].columns
         assert drawn_rows is not None
         assert [y for y, _ in rows_of(data.split(0.3, seed)[1])] == drawn_rows["y"].tolist()
-    assert rows_of(images(shuffle=False).rows(np.array([4, 1]))) == [(k, unchanged[k]) for k in (4, 1)]
+    assert rows_of(images().rows(np.array([4, 1]))._rows(None)) == [(k, unchanged[k]) for k in (4, 1)]
     # Of the first part, drawn again.
     assert [y for y, _ in rows_of(data.split(0.3)[0].split(0.2)[1])] == [6]
     with pytest.raises(FeedError, match=r"A share of 0\.05 of 10 rows is less than one row"):
@@ -201,11 +202,33 @@ def test_images_split_by_class(dtype: str) -> None:
             data.split(0.4, stratify=name)
 
 
+class Tensor:
+    """A tensor of another library."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        return self._array
+
+
+def test_arrays_that_are_no_pictures_say_how_they_become_some() -> None:
+    np.testing.assert_array_equal(read_image(Tensor(PIXELS), 2, 2), read_image(PIXELS, 2, 2))
+    for array in (np.ones((3, 2, 4), np.float32), np.ones((3, 5, 6), np.uint8), np.ones((2, 5, 5, 3), np.uint8)):
+        for source in (array, Tensor(array)):
+            with pytest.raises(FeedError, match=rf"{array.dtype}\[{array.shape[0]}, .* is none\. Give uint8 of \[h"):
+                read_image(source, 2, 2)
+    floats = np.moveaxis(PIXELS / 255, -1, 0)
+    np.testing.assert_array_equal(
+        read_image((255 * np.moveaxis(floats, 0, -1)).astype("uint8"), 2, 2), read_image(PIXELS, 2, 2)
+    )
+
+
 def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "note.txt"
     path.write_text("no image")
     with pytest.raises(FeedError, match=r"image 1: The source '.*note.txt' cannot be decoded"):
-        list(from_images([PIXELS, path], "x", width=2, height=2, shuffle=False))
+        list(from_images([PIXELS, path], "x", width=2, height=2))
     for source in (b"", b"\x89PNG\r\n", np.zeros((2, 2, 7), np.uint8), 3, None, tmp_path / "none.png"):
         with pytest.raises(FeedError, match="cannot be decoded"):
             read_image(source, 2, 2)

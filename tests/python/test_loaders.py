@@ -70,6 +70,23 @@ def test_tuples_and_lists_train_as_arrays(data: Any) -> None:
     assert trained(data, shuffle=None if isinstance(data, list) else False) == trained(DATA, shuffle=False)
 
 
+class MapStyle:
+    """Rows by number, as a dataset of PyTorch gives them to a DataLoader."""
+
+    def __getitem__(self, k: int) -> tuple[Any, int]:
+        return DATA["x"][k], int(DATA["labels"][k])
+
+    def __len__(self) -> int:
+        return len(DATA["x"])
+
+
+@pytest.mark.parametrize("shuffle", [None, True, False])
+def test_rows_by_number_train_as_arrays(shuffle: bool | None) -> None:
+    assert trained(MapStyle(), shuffle=shuffle) == trained(DATA, shuffle=shuffle)
+    with session() as s:
+        assert s.evaluate(MapStyle()) == s.evaluate(DATA)
+
+
 def test_predictions_and_values_of_batches() -> None:
     with session() as s:
         assert s.evaluate(Loader()) == s.evaluate(DATA, batch_size=SIZE)

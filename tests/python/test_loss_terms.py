@@ -404,16 +404,23 @@ SHARES = np.random.default_rng(3).dirichlet(np.ones(3), 23).astype(np.float32)
     ("labels", "is_named"),
     [(SHARES, False), (2 * SHARES, True), (SHARES - 0.1, True), (SHARES + np.array([2, -2, 0]), True)],
 )
+@pytest.mark.parametrize("form", ["columns", "rows", "batches"])
 @pytest.mark.parametrize("by_output", [False, True])
-def test_a_notice_names_labels_that_are_no_probabilities(labels: np.ndarray, is_named: bool, by_output: bool) -> None:
+def test_a_notice_names_labels_that_are_no_probabilities(
+    labels: np.ndarray, is_named: bool, by_output: bool, form: str
+) -> None:
     loss = {"type": "CrossEntropyLoss", "probabilities": True}
     with session({"kind": loss, "age": "MSELoss"} if by_output else loss, *["kind", "age"][: 1 + by_output]) as s:
         data = rows("train", age_labels="age") if by_output else rows("train")
         name = "kind_labels" if by_output else "labels"
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            columns = {**data, name: np.asarray(labels, np.float32)}
+            rows_of_data = [{n: array[k] for n, array in columns.items()} for k in range(23)]
+            fed = {"columns": columns, "rows": rows_of_data, "batches": [columns]}[form]
+            options = {key: value for key, value in FIT.items() if form == "columns" or key == "progress"}
             for _ in range(2):
-                s.fit({**data, name: np.asarray(labels, np.float32)}, **FIT | {"learning_rate": 1e-6})
+                s.fit(fed, **options | {"learning_rate": 1e-6})
     said = [str(one.message) for one in caught]
     assert len(said) == is_named and all(f"The first rows of '{name}' are no probabilities" in one for one in said)
 

@@ -299,6 +299,7 @@ def test_auc_of_what_has_no_pairs() -> None:
     assert math.isnan(counted("auc", SCORES[:, :1], np.zeros(97, np.int64)))
     each = counted({"type": "auc", "average": "none"}, SCORES, CLASSES)
     assert math.isnan(each[5]) and counted("auc", SCORES, CLASSES) == pytest.approx(np.mean(each[:5]))
+    assert counted({"type": "recall", "average": "none"}, SCORES, CLASSES)[5] == 0
     with pytest.raises(FeedError, match=r"auc compares predictions \[rows, classes\]"):
         counted("auc", RNG.standard_normal((97, 3, 2)).astype(np.float32), CLASSES)
     with pytest.raises(FeedError, match="auc: the target 7 is not one of the 6 classes"):

@@ -84,6 +84,8 @@ KERAS: list[tuple[Callable[[], object], str]] = [
     (lambda: opened(loss="binary_crossentropy"), "did you mean 'BCEWithLogitsLoss'?"),
     (lambda: opened(loss="CrossEntropyLoss", head={"classes": 1}), "BCEWithLogitsLoss decides yes and no"),
     (lambda: fitted(metrics=["acc"], validation_split=0.5), "did you mean 'accuracy'?"),
+    (lambda: fitted(metrics="roc_auc", validation_split=0.5), "did you mean 'auc'?"),
+    (lambda: fitted(metrics=["r2_score"], validation_split=0.5), "did you mean 'r2'?"),
     (lambda: opened(metrics=["accuracy"]), "did you mean 'metrics' of fit?"),
     *((lambda name=name: opened(**{name: "x.ckpt"}), SAVED) for name in CHECKPOINTS),
     (lambda: opened(threads=2), "did you mean 'threads' of the session options?"),

@@ -95,6 +95,11 @@ def test_fit_takes_it() -> None:
         assert np.sum(matrix, 1)[:3].tolist() == [3, 2, 1]
 
 
+def test_validation_rows_are_given_or_split_off() -> None:
+    with session() as s, pytest.raises(ModelError, match="validation data, or a share to split off, but not both"):
+        s.fit(SORTED, validation_data=SORTED, validation_split=0.25, progress=False)
+
+
 def test_fit_takes_the_classes_of_another_output() -> None:
     """The last input has no classes; 2.5 of each ten rounded up."""
     loss = {"kind": "CrossEntropyLoss", "age": "HuberLoss"}

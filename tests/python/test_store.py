@@ -197,7 +197,7 @@ def test_entries_have_sizes_and_times(kept: tuple[trainweb.CheckpointStore, trai
 
 
 def test_the_store_gives_what_its_table_says() -> None:
-    calls, others = fits.run_python(fits.FITS["stores"])
+    calls, others, (_, unshuffled) = fits.run_python(fits.FITS["stores"])
     for (call, expected), found in zip(fits.STORE_CALLS, calls[2:-1], strict=True):
         if isinstance(expected, tuple):
             assert found["error"] == expected[0] and re.search(expected[1], found["message"]), call
@@ -212,6 +212,7 @@ def test_the_store_gives_what_its_table_says() -> None:
     for (options, name, text), found in zip(fits.OTHER_FITS, others[2:], strict=True):
         assert found["error"] == name and re.search(text, found["message"]), options
         assert "batchSize" not in found["message"]
+    assert unshuffled["message"].startswith("The checkpoint 'stream' belongs to a fit with shuffle True, and this one")
 
 
 def test_damage_and_other_sessions_are_refused(

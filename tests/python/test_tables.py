@@ -205,6 +205,11 @@ def test_numbers_that_cannot_be_standardized() -> None:
         Dataset({"x": np.arange(4.0)}).standardize()
 
 
+def test_numbers_and_texts_cannot_be_joined() -> None:
+    with pytest.raises(FeedError, match="'c' is string and 'x' is float32: numbers and text cannot be concatenated"):
+        Dataset({"x": np.zeros(2, np.float32), "c": np.array(["a", "b"])}).concat("y", ["x", "c"])
+
+
 def test_validation_rows_need_the_steps_of_the_training_rows() -> None:
     """Numbers that are not standardized are accepted, but with a notice."""
     x = np.random.default_rng(0).normal(5, 3, (12, 2)).astype(np.float32)

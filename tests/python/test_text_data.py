@@ -4,6 +4,7 @@ import json
 import random
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -471,14 +472,33 @@ COPIES: dict[str, tuple[list[list[int]], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("labels", "copies"), COPIES.values(), ids=COPIES)
-def test_labels_that_are_the_tokens_are_named(labels: list[list[int]], *, copies: bool) -> None:
-    """Datasets of transformers have such labels, because its models shift them."""
+FORMS: dict[str, Callable[[list[dict[str, np.ndarray]]], Any]] = {
+    "columns": lambda rows: {name: np.array([row[name] for row in rows]) for name in rows[0]},
+    "rows": lambda rows: rows,
+    "dataset": Dataset,
+    "batches": lambda rows: Dataset(rows).batch(2),
+    "bucket": lambda rows: Dataset(rows).bucket(lambda row: len(row["labels"]), [4], 2),
+    "padded": lambda rows: Dataset(rows).bucket(lambda row: 4, [9], 2, {n: -100 * (n == "labels") for n in rows[0]}),
+    "generator": lambda rows: lambda: iter(rows),
+    "list of batches": lambda rows: [FORMS["columns"](rows)] * 2,
+}
+
+
+PROMPTED = COPIES["tokens whose prompt is not learned"]
+IN_FORMS = [(*copies, "columns") for copies in COPIES.values()] + [(*PROMPTED, form) for form in [*FORMS][1:]]
+
+
+@pytest.mark.parametrize(("labels", "copies", "form"), IN_FORMS, ids=[*COPIES, *[*FORMS][1:]])
+def test_labels_that_are_the_tokens_are_named(labels: list[list[int]], *, copies: bool, form: str) -> None:
+    """Datasets of transformers have such labels, because its models shift them. Each session says it, at one line."""
     data = {"input_ids": TOKENS, "attention_mask": [[1] * 4] * 2, "labels": labels}
+    rows = [{name: np.array(values[k]) for name, values in data.items()} for k in range(2)]
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+        warnings.simplefilter("default")
         for _ in range(2):
-            model().fit({name: np.array(rows) for name, rows in data.items()}, progress=False)
+            session = model()
+            session.fit(FORMS[form](rows), epochs=2, progress=False)
+            session.fit(FORMS[form](rows), progress=False)
     said = [str(one.message) for one in caught if "The labels 'labels' are equal to" in str(one.message)]
     assert len(said) == 2 * copies
     assert all("equal to 'input_ids'" in text for text in said)

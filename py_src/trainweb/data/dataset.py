@@ -11,6 +11,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,7 +21,7 @@ from trainweb import messages
 from trainweb.arguments import OtherNames, checks_keywords, texts
 from trainweb.data import table
 from trainweb.data.files import read_csv
-from trainweb.data.random import Draw, permutation
+from trainweb.data.random import Draw, order_of, permutation
 from trainweb.data.rows import Batch, Remainder, batched, bucketed, check_names, drawn, dtype_of, numbered, plain_array
 from trainweb.data.waiting import plainly, prefetched
 from trainweb.errors import FeedError
@@ -42,11 +43,11 @@ class Dataset(OtherNames):
 
     Parameters
     ----------
-    source : mapping, table, iterable or async iterable of mappings, or function that returns one
-        A mapping of names to arrays (first axis: rows); a table of pandas, polars or pyarrow, whose columns
-        are such arrays; or rows. A source that can be iterated over only
-        once, such as a generator, lasts for one epoch: pass the function that creates it. Async rows get an event
-        loop of their own.
+    source : mapping, table, iterable, async iterable or map-style dataset of mappings, or function that returns one
+        A mapping of names to arrays (first axis: rows), where dates become days; a table of pandas, polars or pyarrow,
+        whose columns are such arrays; or rows. ``fit`` shuffles those of a map-style dataset of PyTorch. A source that
+        can be iterated over only once, such as a generator, lasts for one epoch: pass the function that creates it.
+        Async rows get an event loop of their own.
 
     Raises
     ------
@@ -78,7 +79,7 @@ class Dataset(OtherNames):
         self._count: int | None = None
         """Batches of each iteration, if they are known."""
         self._is_drawn = False
-        """True if order or values of the rows are drawn."""
+        """True if the order of the rows is drawn."""
         self._iterations = 0
         self._rows: Callable[[Draw | None], Iterator[Any]]
         source = columns_of_table(source)
@@ -89,6 +90,8 @@ class Dataset(OtherNames):
             self._rows = lambda draw: ({n: a[k] for n, a in columns.items()} for k in range(len(self)))
         elif callable(source):
             self._rows = lambda draw: _iterated(source())
+        elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Iterable):
+            self._rows, self._is_drawn = lambda draw: (source[int(k)] for k in order_of(len(source), draw)), True
         elif isinstance(source, (Iterable, AsyncIterable)) and not isinstance(source, (str, bytes)):
             self._rows = lambda draw: _iterated(source)
         else:
@@ -158,7 +161,9 @@ class Dataset(OtherNames):
 
         def rows(draw: Draw | None) -> Iterator[Any]:
             items = self._rows(draw)
-            return items if draw is None else drawn(items, buffer, draw.seed_with(seed), draw.epoch)
+            if draw is None or not draw.shuffles:
+                return items
+            return drawn(items, buffer, draw.seed_with(seed), draw.epoch)
 
         shuffled = self._stream(rows, is_batched=self.is_batched)
         shuffled._is_drawn = True
@@ -479,6 +484,8 @@ class Dataset(OtherNames):
     def standardize(self, *names: str) -> Dataset:
         """Bring each column of inputs to mean 0 and deviation 1, as `StandardScaler` of scikit-learn does.
 
+        A column is one place of a row: rows of the shape [48, 2] have 96.
+
         Parameters
         ----------
         *names : str
@@ -610,18 +617,18 @@ class Dataset(OtherNames):
 
     def cache(self) -> Dataset:
         """Return the data set, kept in memory once the first iteration has reached its end."""
-        memories: dict[bool, list[Any]] = {}
+        memories: dict[bool | None, list[Any]] = {}
 
         def rows(draw: Draw | None) -> Iterator[Any]:
-            is_drawn = self._is_drawn and draw is not None
-            if is_drawn in memories:
-                yield from memories[is_drawn]
+            kind = draw.shuffles if self._is_drawn and draw is not None else None
+            if kind in memories:
+                yield from memories[kind]
                 return
             items = []
             for row in self._rows(draw):
                 items.append(row)
                 yield row
-            memories[is_drawn] = items
+            memories[kind] = items
 
         stream = self._stream(rows, is_batched=self.is_batched)
         stream.generator = None
@@ -717,8 +724,8 @@ def _of_objects(array: np.ndarray) -> np.ndarray:
     if kinds <= {list, np.ndarray} and array.ndim == 1 and len({np.shape(one) for one in array}) == 1:
         vectors = np.array(array.tolist())
         return _of_objects(vectors) if vectors.dtype == object else vectors
-    if missing and (kinds - missing <= {int, float} or kinds - missing == {bool}):
-        return np.array([math.nan if type(one) in missing else one for one in array.flat]).reshape(array.shape)
+    if kinds - missing <= {int, float, Decimal} or (missing and kinds - missing == {bool}):
+        return np.array([math.nan if type(one) in missing else float(one) for one in array.flat]).reshape(array.shape)
     return array
 
 

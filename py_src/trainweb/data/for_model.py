@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import or_
 from typing import Any
@@ -17,6 +17,8 @@ from trainweb.data.rows import Batch, Remainder, batched, numbered, numpy_dtype,
 from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
 from trainweb.spelling import by_inputs, input_name
+
+Look = Callable[[Batch], None]
 
 DEFAULT_BATCH = 32
 """Rows of a batch, where neither the user nor the file says how many."""
@@ -51,7 +53,7 @@ class ModelInputs:
         """Warn, once in a session, unless the text is None."""
         if text is not None and str(text) not in self._notices:
             self._notices.add(str(text))
-            warn(str(text))
+            warn(str(text), again=True)
 
     def size(self, batch_size: int | None) -> int:
         """The rows of a batch: `batch_size`, or the default. Raise ModelError if the file fixes another number."""
@@ -109,12 +111,13 @@ class ModelInputs:
         *,
         ignores_size: bool = False,
         drops: bool = False,
+        look: Look | None = None,
     ) -> Dataset:
         """A stream as batches of `size` rows that the model takes.
 
         Items are batches if `is_batched`; None lets the shape of the first decide. With `ignores_size` the size is only
         for rows, and batches come as they are. With `drops` a notice leaves out batches that are smaller than the
-        file's.
+        file's. `look` sees the first batch of each iteration.
         """
         rows_of_batch = self.size(size)
 
@@ -131,7 +134,10 @@ class ModelInputs:
             named = ((item, self.named(item, f"Item {k} of the data")) for k, item in enumerate(items))
             rows = (numbered(item, self._read(values)) for item, values in named)
             batches_of_data = rows if has_batches else batched(rows, rows_of_batch, remainder)
-            for batch in (numbered(one, self.batch(one, k)) for k, one in enumerate(batches_of_data)):
+            for k, one in enumerate(batches_of_data):
+                batch = numbered(one, self.batch(one, k))
+                if look is not None and k == 0:
+                    look(batch)
                 count = min((len(value) for value in batch.values() if value.ndim), default=0)
                 if drops and self.rows is not None and count < self.rows:
                     self.warn(messages.DROPPED_ROWS(count=count, rows=self.rows))

@@ -19,8 +19,8 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import check_settings, checks_keywords, mapping, path_of, texts, warn
 from trainweb.data.dataset import Dataset, checked_columns, stream_of
-from trainweb.data.random import Draw, permutation, random_words
-from trainweb.data.rows import Row
+from trainweb.data.random import Draw, order_of, random_words
+from trainweb.data.rows import Row, plain_array, type_of
 from trainweb.errors import FeedError
 from trainweb.settings import SEED, Choice, Field, Flag, Number, Whole, checked_values
 
@@ -34,6 +34,7 @@ PART = re.compile(r"train(ing)?|val(id|idation)?|test(ing)?|dev", re.IGNORECASE)
 """Names of folders that are parts of the data, each with a folder for each class."""
 SHOWN_FILES = 3
 """Largest number of files that a notice names."""
+ARRAYS = "Give uint8 of [height, width, 3]: (255 * np.moveaxis(x, 0, -1)).astype('uint8') of floats [3, height, width]."
 GREY = np.array([0.299, 0.587, 0.114])
 SIDE = Whole(least=1, most=16384)
 """Size of a canvas that every browser supports."""
@@ -115,14 +116,14 @@ def from_images(
     input: str,
     *,
     columns: Mapping[str, Any] | None = None,
-    shuffle: bool = True,
     seed: int = 0,
     **options: Any,
 ) -> Dataset:
     """A dataset of images, each read when its turn comes; it has a length, and can be split.
 
-    In each epoch an image is changed by another seed. It follows from the seeds of ``augment`` and of the fit, the
-    epoch and the image's place. Evaluations and predictions have the images in order and unchanged.
+    Each epoch of a fit has them in another order, unless its ``shuffle`` is False. It also changes each by another
+    seed, which follows from the seeds of ``augment`` and of the fit, the epoch and the image's place. Evaluations and
+    predictions have the images in order and unchanged.
 
     Parameters
     ----------
@@ -132,8 +133,6 @@ def from_images(
         The input of the model that they are.
     columns : dict, optional
         Its other inputs: arrays whose first axis counts the images.
-    shuffle : bool
-        True if they come in another order in each epoch.
     seed : int
         Of the order, from 0 to 2^53 - 1.
     **options
@@ -151,8 +150,6 @@ def from_images(
         raise TypeError(f"'images' must be a list of images, got {images!r:.80}.")
     if not isinstance(input, str):
         raise messages.BAD_SETTING(name="input", value=input, expected="a name")
-    if not isinstance(shuffle, bool):
-        raise messages.BAD_SETTING(name="shuffle", value=shuffle, expected="true or false")
     SEED.check("seed", seed)
     image = checked_options(options)
     sources = list(images)
@@ -167,9 +164,7 @@ def from_images(
         plain = Options(**{**vars(image), "augment": None})
 
         def read(draw: Draw | None) -> Iterator[Row]:
-            order, seeds = np.arange(len(places)), np.zeros(0, np.uint32)
-            if draw is not None and shuffles:
-                order = permutation(len(places), draw.seed_with(seed), draw.epoch)
+            order, seeds = order_of(len(places), draw if shuffles else None, seed), np.zeros(0, np.uint32)
             if draw is not None and image.augment is not None:
                 seeds = random_words(draw.seed_with(image.augment["seed"]), draw.epoch, len(sources))
             for k in order:
@@ -182,11 +177,11 @@ def from_images(
                 return part(places[rows], plain, shuffles=False)
             return part(places[rows], image, shuffles=shuffles)
 
-        dataset = stream_of(read, is_drawn=True)
+        dataset = stream_of(read, is_drawn=shuffles)
         dataset._known, dataset._pick, dataset.preprocessing = rows, pick, steps
         return dataset
 
-    return part(np.arange(len(sources)), image, shuffles=shuffle)
+    return part(np.arange(len(sources)), image, shuffles=True)
 
 
 class Labels(np.ndarray):
@@ -371,17 +366,19 @@ def _opened(source: Any) -> Image:
             "images need Pillow: pip install trainweb[images], or, in Pyodide, await pyodide.loadPackage('pillow')."
         ) from error
     try:
-        if isinstance(source, np.ndarray):
-            image = Image.fromarray(source)
-        elif isinstance(source, Image.Image):
+        if isinstance(source, Image.Image):
             image = source
+        elif hasattr(source, "__array__"):
+            source = plain_array(source)
+            image = Image.fromarray(source)
         else:
             image = Image.open(io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source)
         turned = ImageOps.exif_transpose(image)
         is_deep = image.mode[0] in "IF"
         coloured = turned if is_deep else turned.convert("RGBA")
     except (OSError, TypeError, ValueError, AttributeError, SyntaxError, Image.DecompressionBombError) as error:
-        raise FeedError(f"The source {_named(source)} cannot be decoded as an image: {error}") from error
+        reason = f"{type_of(source)} is none. {ARRAYS}" if isinstance(source, np.ndarray) else error
+        raise FeedError(f"The source {_named(source)} cannot be decoded as an image: {reason}") from error
     if 0 in image.size:
         raise FeedError(f"The source {_named(source)} has no pixels.")
     if not is_deep:

@@ -22,10 +22,19 @@ class Draw(NamedTuple):
     epoch: int
     seed: int
     """The fit's seed."""
+    shuffles: bool = True
+    """False keeps the order of the rows; their values are drawn."""
 
     def seed_with(self, seed: int) -> int:
         """The sum of the fit's seed and of the data's."""
         return (self.seed + seed) % SEEDS
+
+
+def order_of(count: int, draw: Draw | None, seed: int = 0) -> np.ndarray:
+    """The numbers below `count` in the order of an iteration."""
+    if draw is None or not draw.shuffles:
+        return np.arange(count)
+    return permutation(count, draw.seed_with(seed), draw.epoch)
 
 
 def mix(words: np.ndarray) -> np.ndarray:

@@ -17,6 +17,10 @@ Remainder = Literal["keep", "drop", "pad"]
 """Use of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start."""
 
 
+NAT = -(2.0**63)
+"""A missing date (NaT) that numpy converted to a number."""
+
+
 class Bucketed(dict[str, Any]):
     """A batch of a bucket, and the numbers of its rows in the data."""
 
@@ -50,11 +54,17 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
 
 
 def plain_array(value: Any, dtype: Any = None) -> np.ndarray:
-    """`np.asarray`, where what a masked array lacks is NaN, or None among texts. A tensor may need its gradient."""
+    """`np.asarray`, where what a masked array lacks is NaN, or None among texts. A tensor may need its gradient.
+
+    Dates become days since 1970-01-01, and durations days, float64 with NaN for NaT.
+    """
+    array = np.asarray(value.detach() if hasattr(value, "detach") else value, dtype)
+    array = array - np.datetime64(0, "D") if array.dtype.kind == "M" else array
+    array = array / np.timedelta64(1, "D") if array.dtype.kind == "m" else array
     if isinstance(value, np.ndarray) and np.any(mask := getattr(value, "mask", False)):
-        missing, plain = (np.nan, value) if value.dtype.kind in "biuf" else (np.array(None), value.astype(object))
-        value = np.where(mask, missing, np.asarray(plain))
-    return np.asarray(value.detach() if hasattr(value, "detach") else value, dtype)
+        missing, array = (np.nan, array) if array.dtype.kind in "biuf" else (np.array(None), array.astype(object))
+        array = np.where(mask, missing, array)
+    return array
 
 
 def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
@@ -98,14 +108,16 @@ def type_of(array: np.ndarray) -> str:
 
 
 def refuse_objects(name: str, array: np.ndarray) -> None:
-    """Raise FeedError for a mixture of numbers, texts and other objects, and for dates."""
-    if array.dtype.kind in "mM":
-        raise messages.DATES(name=name)
+    """Raise FeedError for a mixture of numbers, texts and other objects, and for a missing date as a number."""
+    if array.dtype.kind in "fi" and array.itemsize >= 4 and len(dates := np.argwhere(array == NAT)):
+        raise messages.MISSING_DATE(name=name, row=int(dates[0][0]), value=NAT)
     if array.dtype == object:
         kinds = [type(one).__name__ for one in array.flat]
         rarest = kinds.index(min(sorted(set(kinds)), key=kinds.count))
         row, value = rarest * len(array) // len(kinds), array.reshape(-1)[rarest]
-        raise messages.OBJECTS_IN_COLUMN(name=name, kinds=" and ".join(sorted(set(kinds))), row=row, value=value)
+        has_dates = any(hasattr(one, "year") for one in array.flat)
+        message = messages.DATE_OBJECTS if has_dates else messages.OBJECTS_IN_COLUMN
+        raise message(name=name, kinds=" and ".join(sorted(set(kinds))), row=row, value=value)
 
 
 def refuse_texts(name: str, array: np.ndarray) -> None:

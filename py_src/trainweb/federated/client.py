@@ -100,12 +100,12 @@ class FederatedClient:
         core.load_parameters_buffer(parameter_bytes(start), self._trainable_only)
         history = fit(core, dataset, options)
         delta = to_numpy(core.get_contiguous_parameters(self._trainable_only)) - start
-        return self._update(delta, len(dataset), history)
+        return self._update(delta, history)
 
-    def _update(self, delta: np.ndarray, examples: int, history: History) -> ClientUpdate:
+    def _update(self, delta: np.ndarray, history: History) -> ClientUpdate:
         clipped, norm = clip_update(delta, self._clip_norm if self._clip_norm is not None else np.finfo("f8").max)
         if not self._deviation:
-            return ClientUpdate(clipped, examples, norm, False, history)
+            return ClientUpdate(clipped, history._rows, norm, False, history)
         noised = add_noise(clipped, self._deviation, self._seed, self._rounds)
         self._rounds += 1
-        return ClientUpdate(noised, examples, norm, True, history)
+        return ClientUpdate(noised, history._rows, norm, True, history)

@@ -31,7 +31,7 @@ class ClientUpdate:
     delta : ndarray
         Parameters after the training less those before, float32, clipped and with noise where that was asked for.
     examples : int
-        Rows that were trained on.
+        Rows that were trained on, each counted once. Those of weight 0 count, too.
     norm : float
         L2 norm before clipping; it is not noised: keep it on the client where privacy matters.
     is_noised : bool

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import check_settings, flag, warn
 from trainweb.data.dataset import Dataset, epoch_batches, labels_of
-from trainweb.data.for_model import ModelInputs
+from trainweb.data.for_model import Look, ModelInputs
 from trainweb.data.random import Draw, permutation
 from trainweb.data.rows import Batch, numbers_of
 from trainweb.data.waiting import NumberedBatch
@@ -49,20 +50,24 @@ class Batches:
         *,
         shuffle: bool,
         ignores_size: bool = False,
-        trains: bool = False,
+        look: Look | None = None,
     ) -> None:
-        self.data, self.options, self.shuffle, self.trains = data, options, shuffle, trains
+        self.data, self.options, self.shuffle, self.trains = data, options, shuffle, look is not None
         size, self.remainder, batched = options["batch_size"], options["remainder"], options["batched"]
-        self.per_epoch: int | None = options["steps_per_epoch"] if trains else None
+        self.per_epoch: int | None = options["steps_per_epoch"] if self.trains else None
         """Batches of an epoch of a stream, which goes on in the next epoch; None: an epoch is one iteration."""
         self._known = data._count if inputs.rows is None else None
-        drops = inputs.rows is not None and self.remainder == "keep" and trains
+        self.size, self.count = inputs.size(size), None if data._known is None else len(data)
+        """Rows of a batch and of the data; None for a stream that does not know them."""
+        drops = inputs.rows is not None and self.remainder == "keep" and self.trains
         if data.columns is None:
-            self.data = inputs.batches(data, size, self.remainder, batched, ignores_size=ignores_size, drops=drops)
+            ignores = {"ignores_size": ignores_size, "drops": drops}
+            self.data = inputs.batches(data, size, self.remainder, batched, look=look, **ignores)
             return
+        if look is not None:
+            look(data.columns)
         if batched:
             raise messages.BATCHED_ARRAYS()
-        self.size = inputs.size(size)
         if drops:
             self.remainder = "drop"
             if count := len(data) % self.size:
@@ -101,7 +106,7 @@ class Batches:
             count = done = 0
             # Only what trains is shuffled and augmented.
             epoch = number if self.per_epoch is None else iteration
-            for batch in self.data._rows(Draw(epoch, self.options["seed"]) if self.trains else None):
+            for batch in self.data._rows(Draw(epoch, self.options["seed"], self.shuffle) if self.trains else None):
                 rows = range(done, done + rows_of(batch, count))
                 count, done, total = count + 1, rows.stop, total + 1
                 if total > left:
@@ -168,8 +173,6 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     labels = [name for name in inputs.values if name not in weights][-1:]
     train, validation = split_data(inputs, data, settings.get("validation_data"), share, labels, stratify=stratify)
     inputs.require(train, "data")
-    warn_of_copies(inputs, [name for _, name in core.models.own.pairs], train)
-    warn_of_scores(inputs, core.models.own, train)
     if validation is not None:
         ModelInputs(core.inputs["eval"], weights=weights).require(validation, "validation data")
         warn_of_steps(inputs, train.preprocessing, validation, "validation rows")
@@ -177,8 +180,9 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     check_generators(train, validation, options, is_kept=settings.get("checkpoint") is not None)
     if options["ema"] and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
-    shuffle = options["shuffle"] is not False and train.columns is not None
-    batches = Batches(inputs, train, options, shuffle=shuffle, trains=True)
+    shuffle = options["shuffle"] is not False
+    look = partial(warn_of_labels, inputs, core.models.own)
+    batches = Batches(inputs, train, options, shuffle=shuffle, look=look)
     evaluation, evaluated, trained = _evaluations(core, inputs, train, validation, options, settings)
     better: Mapping[str, str | None] = {"loss": "min"} if evaluation is None or evaluated is None else evaluation.better
     steps, epochs, accumulate = batches.steps, options["epochs"], checked_accumulate(settings.get("accumulate", 1))
@@ -225,7 +229,7 @@ def check_generators(train: Dataset, validation: Dataset | None, options: Mappin
     """Raise an error for options that such data does not take, and an iterator that was read or is read again."""
     if train.is_batched and options["batch_size"] is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
-    if train.columns is None and options["shuffle"]:
+    if train.columns is None and options["shuffle"] and not train._is_drawn:
         raise messages.SHUFFLED_STREAM()
     if train.columns is not None and options["steps_per_epoch"] is not None:
         raise messages.STEPS_OF_ARRAYS()
@@ -282,6 +286,7 @@ def kept_options(
         "batchSize": inputs.size(options["batch_size"]) if has_size else None,
         "remainder": options["remainder"] if has_size else None,
         "seed": (options["seed"] or None) if train.columns is None else options["seed"] if shuffle else None,
+        "shuffle": shuffle if train._is_drawn else None,
         "accumulate": options["accumulate"]["steps"],
         "reduction": options["accumulate"]["reduction"] if options["accumulate"]["steps"] > 1 else None,
         "clipGradNorm": options["clip_grad_norm"],
@@ -375,12 +380,11 @@ def warn_of_steps(inputs: ModelInputs, done: Sequence[Mapping[str, Any]], data: 
         inputs.warn(messages.UNPREPARED_VALIDATION(source=source, steps=steps))
 
 
-def warn_of_copies(inputs: ModelInputs, names: Sequence[str], data: Dataset) -> None:
-    """Warn of labels of tokens that are the tokens of another input: a loss of ours does not shift them."""
-    columns = {
-        name: array for name, array in (data.columns or {}).items() if array.dtype.kind == "i" and array.ndim == 2
-    }
-    for name in (name for name in names if name in columns):
+def warn_of_labels(inputs: ModelInputs, own: ModelOutputs, fed: Batch) -> None:
+    """Warn of labels that are the tokens of another input, for losses do not shift them, or no probabilities."""
+    _warn_of_scores(inputs, own, fed)
+    columns = {name: array for name, array in fed.items() if array.dtype.kind == "i" and array.ndim == 2}
+    for name in (name for _, name in own.pairs if name in columns):
         labels = columns[name].reshape(-1)[:COMPARED_LABELS]
         learned = labels >= 0
         for other, tokens in columns.items():
@@ -390,10 +394,10 @@ def warn_of_copies(inputs: ModelInputs, names: Sequence[str], data: Dataset) -> 
                 inputs.warn(messages.COPIED_LABELS(name=name, other=other))
 
 
-def warn_of_scores(inputs: ModelInputs, own: ModelOutputs, data: Dataset) -> None:
+def _warn_of_scores(inputs: ModelInputs, own: ModelOutputs, fed: Batch) -> None:
     """Warn of labels of a mean cross entropy that should be probabilities: whose mean over no axis is that of such."""
     for name in [name for output, name in own.pairs if {"", output} & own.entropies.keys()]:
-        array = (data.columns or {}).get(name, np.zeros(0))
+        array = fed.get(name, np.zeros(0))
         first = array[: -(-COMPARED_LABELS // max(array[:1].size, 1))]
         means = first.mean(tuple(range(1, first.ndim)))
         is_shared = any(np.allclose(means * size, 1, atol=1e-3) for size in first.shape[1:]) and (first >= 0).all()

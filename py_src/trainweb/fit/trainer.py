@@ -243,6 +243,8 @@ def events(plan: FitPlan, run: Run) -> Generator[Fetch | None, None, None]:
         if plan.checkpoint is not None and fit.trains_nothing:
             warn(str(messages.DONE_FIT(name=plan.checkpoint.name, epochs=len(run.history.epochs))))
         fit.restore()
+        trained = plan.batches.size * sum(not math.isnan(loss) for loss in run.history.losses)
+        run.history._rows = min(plan.batches.count or 0, trained)
 
 
 def progress_bar(plan: FitPlan, at: Position) -> Any:

@@ -8,12 +8,15 @@ import logging
 import signal
 import sys
 import threading
+from importlib.metadata import version
 
 from trainweb.flower import superlink
 from trainweb.flower.bridge import Bridge, Limits
 
 DEFAULTS = Limits()
 NEEDED = ("flwr", "websockets")
+FLWR = "1.41"
+"""The version whose inner modules are used."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,6 +46,8 @@ def main() -> int:
     if missing:
         print(f"{' and '.join(missing)} missing: pip install 'trainweb[flower]'", file=sys.stderr)
         return 1
+    if not (found := version("flwr")).startswith(f"{FLWR}."):
+        print(f"flwr {found}: the bridge was made for {FLWR}: pip install 'trainweb[flower]'", file=sys.stderr)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("websockets").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -366,7 +366,7 @@ def cast_outputs(graph: Graph, dtypes: Mapping[str, str]) -> Graph:
             result.value_info[new] = replace(result.value_info.pop(old), name=new)
     result.outputs = [replace(v, dtype=wanted[v.name]) if v.name in wanted else v for v in graph.outputs]
     result.nodes += [
-        Node("Cast", [names[name]], [name], {"to": DTYPE_CODES[dtype]}, name=f"{name}/cast")
+        Node("Cast", [names[name]], [name], {"to": DTYPE_CODES[dtype]}, name=f"{names[name]}/cast")
         for name, dtype in wanted.items()
     ]
     return result

@@ -112,7 +112,7 @@ class Report:
     frozen : dict of str to tuple of int
         Parameters of a session that keep their values, with their shapes.
     decisions : list of Decision
-        What is trained and what is left out, each with the reason; `trained`, `left_out` and `doubtful` are its parts.
+        What is trained and what is left out, each with the reason: `trained` and `left_out`, some of them `doubtful`.
     unsupported : list of Problem
         Operators that cannot be executed, each with the nodes that use it.
     missing_gradients : list of Problem
@@ -188,13 +188,13 @@ class Report:
 
     @property
     def trained(self) -> list[Decision]:
-        """The tensors that are trained, beyond doubt."""
-        return [d for d in self.decisions if d.trained and not d.doubtful]
+        """The tensors that are trained, with those of `doubtful` that are."""
+        return [d for d in self.decisions if d.trained]
 
     @property
     def left_out(self) -> list[Decision]:
-        """The tensors that are not trained, beyond doubt."""
-        return [d for d in self.decisions if not d.trained and not d.doubtful]
+        """The tensors that are not trained, with those of `doubtful` that are not."""
+        return [d for d in self.decisions if not d.trained]
 
     @property
     def doubtful(self) -> list[Decision]:
@@ -232,8 +232,8 @@ class Report:
             lines.append(f"{self.peak_bytes / 2**20:.1f} MiB of kernel memory, {self.flops / 1e6:.1f} MFLOP a step of")
             lines += [f"  {feed.name}: {feed.dtype}{feed.shape}" for feed in self.feeds]
         for title, decisions in (
-            ("trained", self.trained),
-            ("left out", self.left_out),
+            ("trained", [d for d in self.trained if not d.doubtful]),
+            ("left out", [d for d in self.left_out if not d.doubtful]),
             ("doubtful", self.doubtful),
         ):
             lines += [f"{title}:"] if decisions else []

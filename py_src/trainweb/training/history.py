@@ -122,6 +122,8 @@ class History(OtherNames):
     optimizer_steps: int = 0
     best_epoch: int | None = None
     ended: str = "done"
+    _rows: int = field(default=0, init=False)
+    """Rows that were trained on, each counted once."""
 
     def __repr__(self) -> str:
         last = [f"{name} {self[name][-1]:.4g}" for name in self.names() if self.epochs and self[name]]

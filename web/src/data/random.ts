@@ -46,6 +46,8 @@ export class RandomStream {
 
 /** The epoch and the fit's seed, which decide the random numbers of an iteration over rows. */
 export interface Draw {
+  /** False keeps the order of the rows; their values are drawn. */
+  readonly shuffles: boolean;
   readonly epoch: number;
   readonly seed: number;
 }

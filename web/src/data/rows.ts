@@ -8,8 +8,8 @@ import { describe, isTensor, refuseSettingIf, unwrapped } from "./checks.js";
 import { RandomStream } from "./random.js";
 import type { Remainder } from "../wire/fit.js";
 
-/** Numbers, bigints, booleans or texts, or arrays of these, all of the same length. Among numbers null is NaN: a missing one. */
-export type Numbers = readonly (number | bigint | boolean | string | null | Numbers)[];
+/** Numbers, bigints, booleans, texts or dates, or arrays of these, all of the same length. Among numbers, booleans and dates null is NaN. */
+export type Numbers = readonly (number | bigint | boolean | string | Date | null | Numbers)[];
 
 /** A tensor of transformers.js. */
 export interface WrappedTensor {
@@ -19,9 +19,9 @@ export interface WrappedTensor {
 
 /**
  * A value of a row: a tensor, typed array or nested array without the axis of the batch, a number (float32), bigint (int64),
- * boolean, or a text for the steps of tables.
+ * boolean, date (days since 1970-01-01, float64), or a text for the steps of tables.
  */
-export type RowValue = Tensor | WrappedTensor | ArrayBufferView | Numbers | number | bigint | boolean | string;
+export type RowValue = Tensor | WrappedTensor | ArrayBufferView | Numbers | number | bigint | boolean | string | Date;
 
 /** A value for each input, by name. */
 export type Row<Value = RowValue> = { readonly [name: string]: Value };
@@ -127,30 +127,27 @@ export function asTensor(name: string, given: unknown): Tensor {
   if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
     return new Tensor(value as Float32Array);
   }
-  if (Array.isArray(value)) {
-    return nestedTensor(name, value as Numbers);
+  if (Array.isArray(value) || value instanceof Date) {
+    return nestedTensor(name, value as Numbers | Date);
   }
   refuseIf(isRecord(value) && !["Object", "Dataset"].includes(describe(value)), "NO_TENSOR", { name, actual: describe(value) });
   refuseIf(isRecord(value), "SEVERAL_SETS", { name });
   throw sessionError("NOT_A_COLUMN", { name, actual: describe(value) });
 }
 
-/** Types of tensors by the types of the values of nested arrays. */
-const TYPES: Readonly<Record<string, string>> = { number: "float32", bigint: "int64", boolean: "bool", string: "string" };
+/** Types of tensors by the kinds of the values of nested arrays. */
+const TYPES: Readonly<Record<string, string>> = { number: "float32", bigint: "int64", boolean: "bool", string: "string", Date: "float64" };
+const kindOf = (value: unknown): string => (value instanceof Date ? "Date" : typeof value);
 
-/** A tensor of nested arrays, by the type of their first element: float32 of numbers, int64 of bigints, texts of strings. */
-function nestedTensor(name: string, value: Numbers): Tensor {
+/** A tensor of nested arrays, by the kind of their first element that is not null: float32 of numbers, int64 of bigints, texts of strings. */
+function nestedTensor(name: string, value: Numbers | Date): Tensor {
   const dims: number[] = [];
   for (let one: unknown = value; Array.isArray(one); one = one[0]) {
     dims.push(one.length);
   }
   const flat: unknown[] = [];
-  const collect = (value: unknown, axis: number): void => {
-    const one = value === null ? NaN : value;
+  const collect = (one: unknown, axis: number): void => {
     if (axis === dims.length) {
-      if (typeof one !== typeof (flat[0] ?? one) || !Object.hasOwn(TYPES, typeof one)) {
-        throw sessionError("NOT_NUMBERS", { name, actual: describe(value) });
-      }
       if (Number.isInteger(one) && Math.fround(one as number) !== one) {
         throw sessionError("INEXACT_NUMBER", { name, value: one });
       }
@@ -164,8 +161,18 @@ function nestedTensor(name: string, value: Numbers): Tensor {
     one.forEach((part: unknown) => collect(part, axis + 1));
   };
   collect(value, 0);
+  const sample = flat.find((one) => Object.hasOwn(TYPES, kindOf(one))) ?? 0;
+  const kind = kindOf(sample);
+  const mayLack = kind !== "bigint" && kind !== "string";
+  const wrong = flat.findIndex((one) => (one === null ? !mayLack : kindOf(one) !== kind));
+  if (wrong >= 0) {
+    const row = Math.floor((wrong * (dims[0] ?? 1)) / flat.length);
+    throw sessionError("NOT_NUMBERS", { name, row, actual: describe(flat[wrong]), expected: describe(sample) });
+  }
+  const isMade = kind === "Date" || (mayLack && flat.includes(null));
+  const data = isMade ? flat.map((one) => (one === null ? NaN : Number(one) / (kind === "Date" ? 86_400_000 : 1))) : flat;
   // The overloads of Tensor go by type; dtype and values agree by construction.
-  return new Tensor((TYPES[typeof flat[0]] ?? "float32") as "float32", flat as number[], dims);
+  return new Tensor((isMade && kind === "boolean" ? "float32" : TYPES[kind]) as "float32", data as number[], dims);
 }
 
 export async function* batched(rows: AsyncIterable<Row>, size: number, remainder: Remainder): AsyncGenerator<Batch> {

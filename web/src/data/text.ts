@@ -183,8 +183,11 @@ export function unpadded(row: unknown, mask: unknown): readonly unknown[] | null
   return tokens?.slice(start, end) ?? null;
 }
 
-/** The numbers of an array or of a tensor of one row. */
+/** The numbers of an array, of a list of one such row, or of a tensor of one row. */
 function numbersOf(values: unknown): readonly unknown[] | null {
+  if (Array.isArray(values) && values.length === 1 && typeof values[0] === "object") {
+    return numbersOf(values[0]);
+  }
   const { data = values, dims } = Object(values) as { readonly data?: unknown; readonly dims?: unknown };
   const isRow = !Array.isArray(dims) || dims.slice(0, -1).every((size) => size === 1);
   const isArray = isRow && (Array.isArray(data) || ArrayBuffer.isView(data));

@@ -7,7 +7,7 @@ import { addNoise, checkVector, clipUpdate, type ClientUpdate } from "../federat
 import { refuseSettingIf } from "../data/checks.js";
 import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
-import { raise, refuseIf, sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import { settingsOf } from "./check-settings.js";
 import type { History } from "./fit/events.js";
 import type { FitOptions } from "./fit/options.js";
@@ -18,7 +18,7 @@ import type { SessionInfo } from "../wire/protocol.js";
 /** Methods of a session that rounds need. */
 export interface FederatedSession {
   /** Train on rows. */
-  fit(data: DataSource, options?: FitOptions): PromiseLike<History>;
+  fit(data: DataSource, options?: FitOptions): PromiseLike<History> & { readonly rows: number };
   /** All (trained) parameters. */
   getContiguousParameters(trainableOnly: boolean): Promise<Tensor>;
   /** The number of elements in the parameters. */
@@ -80,11 +80,12 @@ export class FederatedClient extends Opaque {
     const [session, trainableOnly] = [this.#session, this.#trainableOnly];
     checkVector("parameters", parameters, await session.getParametersSize(trainableOnly));
     const dataset = Dataset.of(data);
-    const examples = (dataset.known && dataset.size) ?? raise("UNCOUNTED_ROWS");
+    refuseIf(!dataset.known || dataset.size === null, "UNCOUNTED_ROWS");
     // A copy: loading may take the buffer away.
     const start = parameters.slice();
     await session.loadParametersBuffer(parameters.slice(), trainableOnly);
-    const history = await session.fit(dataset, options);
+    const run = session.fit(dataset, options);
+    const [history, examples] = [await run, run.rows];
     const learned = (await session.getContiguousParameters(trainableOnly)).data as Float32Array;
     const { delta, norm } = clipUpdate(learned.map((x, i) => x - (start[i] as number)), this.#clipNorm ?? Number.MAX_VALUE);
     if (this.#deviation === 0) {

@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { checkSeed, Dataset, drawnDataset, rowAt, type Columns } from "../data/dataset.js";
-import { badSetting, describe, isAddress, mustBe, refuseSettingIf } from "../data/checks.js";
+import { describe, isAddress, mustBe, refuseSettingIf } from "../data/checks.js";
 import { imageValues } from "../data/images.js";
 import { CLASSES } from "../data/folder.js";
 import { checkOptions } from "../data/nearest.js";
@@ -71,8 +71,6 @@ export interface ImagesOptions extends ImageOptions {
   readonly input: string;
   /** Its other inputs: tensors whose first axis counts the images, or typed arrays with a value for each. */
   readonly columns?: Columns;
-  /** Draw a new order of the images in each epoch. Default true. */
-  readonly shuffle?: boolean;
   /** Seed of the order, 0 to 2^53 - 1. Default 0. */
   readonly seed?: number;
 }
@@ -81,28 +79,25 @@ export interface ImagesOptions extends ImageOptions {
 const AHEAD = 4;
 
 /**
- * Make a dataset of images, each read when a batch needs it. In each epoch an image is augmented with a new
- * seed. The seed follows from `augment.seed`, the seed of the fit, the epoch and the place of the image. Evaluations and
+ * Make a dataset of images, each read when a batch needs it. Each epoch has them in another order, unless `shuffle` of
+ * the fit is false. It also augments each with a new seed. The seed follows from `augment.seed`, the seed of the fit, the epoch and the place of the image. Evaluations and
  * predictions have the images in order, without augmentation.
  *
  * @throws FeedError when there are no images, or other numbers of values in `columns`. FeedError in an iteration for an
  *   image that cannot be read, which it names. ModelError when an option is wrong
  */
 export function readImages(images: Iterable<ImageSource>, options: ImagesOptions): Dataset<Row<Tensor>> {
-  const known = { ...IMAGE_OPTIONS, ...OTHERS, input: true, columns: true, shuffle: true, seed: true };
-  const { input, columns = {}, shuffle = true, seed = 0, ...others } = checkOptions("readImages", options, known);
+  const known = { ...IMAGE_OPTIONS, ...OTHERS, input: true, columns: true, seed: true };
+  const { input, columns = {}, seed = 0, ...others } = checkOptions("readImages", options, known);
   const image = resolveImageOptions(others);
   checkSeed(seed);
-  if (typeof input !== "string" || typeof shuffle !== "boolean") {
-    throw typeof input !== "string" ? badSetting("input", input, "a name") : badSetting("shuffle", shuffle, "true or false");
-  }
+  refuseSettingIf(typeof input !== "string", "input", input, "a name");
   mustBe(typeof images !== "string", "images", "a list of images", images);
   const sources = [...images];
   const partOf = (part: Dataset, places: Uint32Array, isHeldOut: boolean): Dataset<Row<Tensor>> => {
     const known = part.columns as ReadonlyMap<string, Tensor>;
     const rows = async function* (draw: Draw | null): AsyncGenerator<Row> {
-      const isShuffled = draw !== null && shuffle && !isHeldOut;
-      const order = isShuffled ? permutation(places.length, seedWith(draw, seed), draw.epoch) : Uint32Array.from(places.keys());
+      const order = draw?.shuffles && !isHeldOut ? permutation(places.length, seedWith(draw, seed), draw.epoch) : Uint32Array.from(places.keys());
       const read = (row: number): Promise<Tensor> => {
         const place = places[row] as number;
         return readPlace(sources, place, imageOf(image, place, isHeldOut ? null : draw));
@@ -120,7 +115,7 @@ export function readImages(images: Iterable<ImageSource>, options: ImagesOptions
     };
     const pick = (rows: Uint32Array, isOut: boolean): Dataset<Row<Tensor>> =>
       partOf(part.rows(rows), rows.map((row) => places[row] as number), isHeldOut || isOut);
-    return drawnDataset(rows, { known, pick }, steps);
+    return drawnDataset(rows, { isDrawn: !isHeldOut, parts: { known, pick }, preprocessing: steps });
   };
   const steps = Object.entries(columns).flatMap(([input, labels]) => {
     const classes = CLASSES.get(labels as object);

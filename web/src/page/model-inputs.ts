@@ -26,6 +26,8 @@ export interface BatchOptions {
   readonly ignoresSize?: boolean;
   /** True: leave out batches that are smaller than the file's, with a notice. */
   readonly drops?: boolean;
+  /** Sees the first batch of each iteration. */
+  readonly look?: (fed: Batch) => void;
 }
 
 type Named = Readonly<Record<string, unknown>>;
@@ -113,7 +115,7 @@ export class ModelInputs {
   async *#batches(
     items: AsyncIterable<object>,
     isBatched: boolean | null,
-    { batchSize, remainder, ignoresSize = false, drops = false }: BatchOptions,
+    { batchSize, remainder, ignoresSize = false, drops = false, look }: BatchOptions,
   ): AsyncGenerator<Batch> {
     const size = this.size(batchSize);
     const iterator = items[Symbol.asyncIterator]();
@@ -140,6 +142,9 @@ export class ModelInputs {
     let number = 0;
     for await (const entry of isWhole ? rows() : batched(rows() as AsyncIterable<Row>, size, remainder)) {
       const batch = numberedAs(entry as object, this.batch(entry, number++));
+      if (number === 1) {
+        look?.(batch);
+      }
       const count = Math.min(...Object.values(batch).flatMap(({ dims }) => dims.slice(0, 1)));
       if (!drops || this.rows === null || count >= this.rows) {
         yield batch;

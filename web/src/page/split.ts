@@ -3,6 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import type { Dataset, DataSource } from "../data/dataset.js";
+import type { Batch } from "../data/rows.js";
 import { labelsOf } from "../data/split.js";
 import type { PreprocessingStep } from "../data/table.js";
 import { COMPARED_LABELS, NAMED_CLASSES } from "../wire/constants.js";
@@ -10,7 +11,7 @@ import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import type { SessionInfo } from "../wire/protocol.js";
 import type { ModelInputs } from "./model-inputs.js";
-import { productOf } from "./tensors.js";
+import { isOnCpu, productOf } from "./tensors.js";
 
 /** Steps of tables that the rows of the last fit had, by sessions. */
 export const FITTED = new WeakMap<object, readonly PreprocessingStep[]>();
@@ -57,11 +58,13 @@ export function warnOfSteps(inputs: ModelInputs, expected: readonly Preprocessin
   }
 }
 
-/** Warn of labels of tokens that are the tokens of another input: a loss of ours does not shift them. */
-export function warnOfCopies(inputs: ModelInputs, names: readonly string[], { columns }: Dataset): void {
+/** Warn of labels, in columns or a batch, that are the tokens of another input, for losses do not shift them, or no probabilities. */
+export function warnOfLabels(inputs: ModelInputs, info: SessionInfo, all: Batch): void {
+  const fed = Object.fromEntries(Object.entries(all).filter(([, tensor]) => isOnCpu(tensor)));
+  warnOfScores(inputs, info, fed);
   const start = ({ data }: Tensor): number[] => Array.from(data.slice(0, COMPARED_LABELS) as ArrayLike<number | bigint>, Number);
-  const ofTokens = [...(columns ?? [])].filter(([, { type, dims }]) => type === "int64" && dims.length === 2);
-  for (const [name, given] of ofTokens.filter(([one]) => names.includes(one))) {
+  const ofTokens = Object.entries(fed).filter(([, { type, dims }]) => type === "int64" && dims.length === 2);
+  for (const [name, given] of ofTokens.filter(([one]) => info.pairs.some(([, labels]) => labels === one))) {
     const labels = start(given);
     const learned = labels.filter((label) => label >= 0);
     for (const [other, tokens] of ofTokens.filter(([one, { dims }]) => one !== name && dims.join() === given.dims.join())) {
@@ -74,9 +77,9 @@ export function warnOfCopies(inputs: ModelInputs, names: readonly string[], { co
 }
 
 /** Warn of labels of a mean cross entropy that should be probabilities: whose mean over no axis is that of such. */
-export function warnOfScores(inputs: ModelInputs, { pairs, entropies }: Pick<SessionInfo, "pairs" | "entropies">, { columns }: Dataset): void {
+function warnOfScores(inputs: ModelInputs, { pairs, entropies }: SessionInfo, fed: Batch): void {
   for (const [, name] of pairs.filter(([output]) => entropies.some(([of]) => of === "" || of === output))) {
-    const { type = "", dims = [], data } = columns?.get(name) ?? {};
+    const { type = "", dims = [], data } = fed[name] ?? {};
     const size = productOf(dims.slice(1));
     const first = type === "float32" ? [...(data as Float32Array).subarray(0, size * Math.ceil(COMPARED_LABELS / size))] : [];
     const rows = Array.from({ length: first.length / size }, (_, k) => first.slice(k * size, (k + 1) * size));

@@ -2,6 +2,7 @@
 
 import type { DataSource } from "../../data/dataset.js";
 import { Dataset, isSpent } from "../../data/dataset.js";
+import type { Batch } from "../../data/rows.js";
 import { countBatches, emptyData } from "../../data/epoch.js";
 import type { EvalValues, FitSpec, Units, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
 import { inputName } from "../../wire/feed-names.js";
@@ -31,7 +32,7 @@ import type { FitControl, FitEvent } from "./events.js";
 import { scheduleOf } from "./rates.js";
 import { ModelInputs } from "../model-inputs.js";
 import { hasFunctions, metricsOf, type MetricFunction, type Metrics, type ValuesOf } from "../own-metrics.js";
-import { FITTED, splitData, warnOfCopies, warnOfScores, warnOfSteps } from "../split.js";
+import { FITTED, splitData, warnOfLabels, warnOfSteps } from "../split.js";
 import type { Schedule } from "./schedule.js";
 import type { Resolved } from "../setting-kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
@@ -104,6 +105,8 @@ type OwnedByPage = "loss" | "hasSchedule" | "train" | "validation" | "hasValidat
 
 export interface ResolvedFit extends Omit<FitSpec, OwnedByPage> {
   readonly train: Dataset;
+  /** False: a stream stays in order. */
+  readonly shuffles: boolean;
   readonly validation: Dataset | null;
   readonly schedule: Schedule | null;
   /** Metrics that the page computes. */
@@ -131,8 +134,6 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const classes = typeof plain.stratify === "string" ? inputName(plain.stratify, info.trainingInputNames) : labelsOf(info.trainingInputNames, info).at(-1);
   const [train, validation] = splitData(inputs, classes as string, data, settings.validationData ?? null, plain);
   inputs.require(train, "data");
-  warnOfCopies(inputs, info.pairs.map(([, name]) => name), train);
-  warnOfScores(inputs, info, train);
   if (validation !== null) {
     new ModelInputs(info, "eval").require(validation, "validation data");
     warnOfSteps(inputs, train.preprocessing, validation, "validation rows");
@@ -143,7 +144,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }
   refuseIf(!isStream && plain.batched === true, "BATCHED_ARRAYS");
-  refuseIf(isStream && plain.shuffle === true, "SHUFFLED_STREAM");
+  refuseIf(isStream && plain.shuffle === true && !train.isDrawn, "SHUFFLED_STREAM");
   refuseIf(!isStream && plain.stepsPerEpoch !== null, "STEPS_OF_ARRAYS");
   checkGenerators(train, validation, plain, (settings.checkpoint ?? null) !== null);
   const metrics = resolveMetrics(settings.metrics ?? []);
@@ -165,6 +166,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   if (drops && left > 0) {
     inputs.warn("DROPPED_ROWS", { count: left, rows: batchSize });
   }
+  const look = (fed: Batch): void => warnOfLabels(inputs, info, fed);
+  look(Object.fromEntries(train.columns ?? []));
   const batches = size === null ? null : countBatches(size, batchSize, remainder);
   const stepsPerEpoch = plain.stepsPerEpoch ?? batches;
   const { steps: accumulate, reduction } = resolveAccumulate(settings.accumulate);
@@ -182,6 +185,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     batchSize: hasSize ? batchSize : null,
     remainder: hasSize ? plain.remainder : null,
     seed: isStream ? plain.seed || null : seed,
+    shuffle: train.isDrawn ? plain.shuffle !== false : null,
     accumulate,
     reduction: accumulate > 1 ? reduction : null,
     clipGradNorm: plain.clipGradNorm,
@@ -193,13 +197,14 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     validationRows: validation?.columns === null ? null : validation?.size ?? null,
   };
   return {
-    train: isStream ? inputs.batches(train, { ...plain, drops }) : train,
+    train: isStream ? inputs.batches(train, { ...plain, drops, look }) : train,
     validation: validation?.columns === null ? inputs.batches(validation, { ...VALIDATION, batchSize: plain.batchSize }) : validation,
     epochs: plain.epochs,
     stepsPerEpoch,
     batchSize,
     remainder,
     seed,
+    shuffles: plain.shuffle !== false,
     accumulate,
     sumsGradients: reduction === "sum",
     clip: clipOf(plain),

@@ -71,7 +71,8 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
   #isStopping = false;
   /** End waits for data or callbacks, which may never come. */
   readonly #waits = new Set<() => void>();
-  #steps: number | null = null;
+  /** @internal Rows that were trained on, each counted once. */
+  rows = 0;
   /** The batches of streams that the worker is at. */
   readonly #streams = new Map<StreamPlace["of"], AsyncGenerator<WireBatch>>();
 
@@ -245,7 +246,6 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
         this.#history.ended = "stopped";
         return;
       }
-      this.#steps = plan.stepsPerEpoch;
       const make = (): Call<"startFit"> => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]);
       // History and schedule go on from the checkpoint.
       const { position, losses, epochs, bestEpoch } = await this.#host.send(make);
@@ -253,6 +253,8 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
       epochs.forEach((epoch) => this.#noteEpoch(plan, epoch));
       this.#history.bestEpoch = bestEpoch;
       await this.#host.run(callOf("runFit", [info.handle]));
+      const trained = this.#history.losses.filter((loss) => !Number.isNaN(loss)).length;
+      this.rows = Math.min(plan.train.size ?? 0, trained * plan.batchSize);
       this.#throwIfAborted();
       if (epochs.length > 0 && this.#history.losses.length === losses.length && this.#history.ended !== "stopped") {
         log("warning", sessionError("DONE_FIT", { name: plan.checkpoint?.name, epochs: epochs.length }).message);
@@ -314,7 +316,7 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
     const [data, names] = of === "train" ? [plan.train, trainingInputNames] : [plan.validation as Dataset, evalInputNames];
     const goesOn = of === "train" && plan.stepsPerEpoch !== null;
     // Only what trains is shuffled and augmented.
-    const draw = of === "train" ? { epoch: goesOn ? 0 : this.#history.epochs.length, seed: plan.seed ?? 0 } : null;
+    const draw = of === "train" ? { epoch: goesOn ? 0 : this.#history.epochs.length, seed: plan.seed ?? 0, shuffles: plan.shuffles } : null;
     const batches = this.#streams.get(of) ?? this.#batches(data, draw, names, start, goesOn);
     this.#streams.set(of, batches);
     const next = await batches.next();
@@ -326,7 +328,7 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
   }
 
   #tellProgress(plan: ResolvedFit, progress: FitProgress): void {
-    const event: ProgressEvent = { type: "progress", ...progress, steps: this.#steps };
+    const event: ProgressEvent = { type: "progress", ...progress, steps: plan.stepsPerEpoch };
     this.#tell(plan, event).catch((error: unknown) => this.abort(error));
   }
 

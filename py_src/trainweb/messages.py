@@ -430,9 +430,7 @@ TOTAL_OF_STREAM = Message(
     "{name} needs 'total', the number of optimizer steps, because a stream does not tell its batches: give it, or "
     "'{argument.steps_per_epoch}' of the fit.",
 )
-SHUFFLED_STREAM = Message(
-    ModelError, "A stream can only be shuffled in a buffer: call data.shuffle, and leave out 'shuffle'."
-)
+SHUFFLED_STREAM = Message(ModelError, "Leave out 'shuffle', and call data.shuffle: it shuffles a stream in a buffer.")
 STEPS_OF_ARRAYS = Message(
     ModelError, "'{argument.steps_per_epoch}' is for streams; an epoch of arrays has all of their rows. Leave it out."
 )
@@ -542,10 +540,7 @@ NOT_A_PAIR = Message(
     "or turns of a chat.",
 )
 NO_REFERENCE = Message(ModelError, "The session of 'reference' needs the loss 'DPOLoss': give it when you create it.")
-NO_ANSWER = Message(
-    FeedError,
-    "Text {position} is a chat whose last message does not have the role 'assistant': there is nothing to learn.",
-)
+NO_ANSWER = Message(FeedError, "Text {position} is a chat whose last message is not of the role 'assistant'.")
 NOT_A_TEXT = Message(
     FeedError,
     "Text {position} is {actual}; each of 'texts' is a text, or has the column 'text', the columns 'prompt' and "
@@ -610,9 +605,7 @@ UNLIKE_OUTPUTS = Message(
     "Pad all rows alike by one bound, as 'bucket' with [64] does, or leave the output out.",
 )
 TWO_RATES = Message(ModelError, "The learning rate is {first} and, in '{where}', {second}. Give it once.")
-RATE_AND_SCHEDULE = Message(
-    ModelError, "'{argument.learning_rate}' is given beside a schedule that already has rates. Leave out one of them."
-)
+RATE_AND_SCHEDULE = Message(ModelError, "Leave out '{argument.learning_rate}', or the schedule, which has rates, too.")
 UNWEIGHED_BATCHES = Message(
     ModelError, "This training model cannot weight batches by rows. Give '{argument.accumulate}' the reduction 'sum'."
 )

@@ -233,7 +233,7 @@ def test_rates_and_refusals(js: JsPage) -> None:
         "TypeError: 'options' of fit must be an object, not an array. Give several arrays as one: [x, y].",
         "TypeError: 'options' of evaluate must be an object, not an array.",
         "ModelError: The learning rate is 0.5 and, in 'schedule', 0.25. Give it once.",
-        "ModelError: 'learningRate' is given beside a schedule",
+        "ModelError: Leave out 'learningRate', or the schedule",
         "ModelError: ",
         "ModelError: outputs is ",
         "SessionError: ",

@@ -17,8 +17,7 @@ DTYPES = {"f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64", "u
 IMPORTED = ("ceil4", "reach_up")
 TAKEN = (
     *("node", "position", "reads", "writes", "result", "accumulated", "checked", "flops", "make_scratch", "pays"),
-    *("operands", "arguments", "optional_results", "map_operands", "replace_operand", "moved"),
-    *("without", "without_updates"),
+    *("operands", "arguments", "map_operands", "replace_operand", "moved", "without"),
 )
 """Attributes of every call besides its arguments."""
 UNIONS = {

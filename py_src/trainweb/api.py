@@ -167,8 +167,8 @@ class Module:
             )
         feeds = {n: as_array(x) for n, x in zip(names, user_inputs, strict=True)}
         step = self._session.train_step if self.training else self._session.eval_step
-        wrap = OrtValue if any(isinstance(x, OrtValue) for x in user_inputs) else _result
-        outputs = tuple(wrap(array) for array in step(feeds).values())
+        is_wrapped = any(isinstance(x, OrtValue) for x in user_inputs)
+        outputs = tuple(OrtValue(array) if is_wrapped else array.view(Result) for array in step(feeds).values())
         return outputs[0] if len(outputs) == 1 else outputs
 
     def train(self, mode: bool = True) -> Module:
@@ -332,10 +332,6 @@ class LinearLRScheduler:
     def step(self) -> None:
         """Set the rate for the number of completed optimizer steps."""
         self._optimizer._session.scheduler_step()
-
-
-def _result(array: np.ndarray) -> Result:
-    return array.view(Result)
 
 
 __all__ = [

@@ -108,10 +108,7 @@ def _add_artifacts_command(commands: Commands) -> None:
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     _add_several(p, "--freeze", "PATTERN", "name or regular expression of parameters to freeze")
     _add_several(p, "--output-name", "NAME", "tensor that steps return besides the loss")
-    _add_dims(p)
-    _add_weights(p)
-    _add_head(p)
-    _add_lora(p)
+    _add_changes(p)
     p.set_defaults(run=_artifacts)
 
 
@@ -125,10 +122,7 @@ def _add_check(commands: Commands) -> None:
     _add_loss(p, "--output")
     _add_several(p, "--train", "PATTERN", "train only these parameters")
     _add_several(p, "--freeze", "PATTERN", "freeze these parameters")
-    _add_dims(p)
-    _add_weights(p)
-    _add_head(p)
-    _add_lora(p)
+    _add_changes(p)
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument(
         "--steps", type=int, default=0, help="train this many steps on random data, and print the time of one"
@@ -226,6 +220,16 @@ def _quantize(args: argparse.Namespace) -> None:
     print(f"{path}: {len(data):,} bytes")
 
 
+def _add_changes(p: argparse.ArgumentParser) -> None:
+    """Options that complete or change the model before it is trained."""
+    _add_several(p, "--dim", "NAME=SIZE", "size of a symbolic dimension")
+    _add_weights(p)
+    text = 'replace the layer that makes the classes by a new one; --freeze "all but head" trains only it'
+    p.add_argument("--head", metavar="[LAYER=]CLASSES", help=text)
+    text = "train adapters of this rank, on the modules that PEFT adapts"
+    p.add_argument("--lora", type=int, metavar="RANK", help=text)
+
+
 def _add_weights(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--weights",
@@ -248,23 +252,12 @@ def _files_of(weights: Path) -> list[Path]:
     return [weights.parent / name for name in shards(weights)] if is_index else [weights]
 
 
-def _add_lora(p: argparse.ArgumentParser) -> None:
-    p.add_argument(
-        "--lora", type=int, metavar="RANK", help="train adapters of this rank, on the modules that PEFT adapts"
-    )
-
-
 def _lora(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.lora is None:
         return None
     if args.freeze or vars(args).get("train"):
         raise ValueError("--lora trains only adapters and freezes the model: leave out --train and --freeze.")
     return {"rank": args.lora}
-
-
-def _add_head(p: argparse.ArgumentParser) -> None:
-    text = 'replace the layer that makes the classes by a new one; --freeze "all but head" trains only it'
-    p.add_argument("--head", metavar="[LAYER=]CLASSES", help=text)
 
 
 def _head(args: argparse.Namespace) -> dict[str, Any] | None:
@@ -280,10 +273,6 @@ def _frozen(args: argparse.Namespace) -> list[str] | str | None:
     from trainweb.heads import ALL_BUT_HEAD
 
     return ALL_BUT_HEAD if args.freeze == [ALL_BUT_HEAD] else args.freeze or None
-
-
-def _add_dims(p: argparse.ArgumentParser) -> None:
-    _add_several(p, "--dim", "NAME=SIZE", "size of a symbolic dimension")
 
 
 def _dims(args: argparse.Namespace) -> dict[str, int]:

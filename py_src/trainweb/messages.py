@@ -430,9 +430,7 @@ TOTAL_OF_STREAM = Message(
     "{name} needs 'total', the number of optimizer steps, because a stream does not tell its batches: give it, or "
     "'{argument.steps_per_epoch}' of the fit.",
 )
-SHUFFLED_STREAM = Message(
-    ModelError, "A stream can only be shuffled in a buffer: call data.shuffle, and leave out 'shuffle'."
-)
+SHUFFLED_STREAM = Message(ModelError, "Leave out 'shuffle', and call data.shuffle: it shuffles a stream in a buffer.")
 STEPS_OF_ARRAYS = Message(
     ModelError, "'{argument.steps_per_epoch}' is for streams; an epoch of arrays has all of their rows. Leave it out."
 )
@@ -542,10 +540,7 @@ NOT_A_PAIR = Message(
     "or turns of a chat.",
 )
 NO_REFERENCE = Message(ModelError, "The session of 'reference' needs the loss 'DPOLoss': give it when you create it.")
-NO_ANSWER = Message(
-    FeedError,
-    "Text {position} is a chat whose last message does not have the role 'assistant': there is nothing to learn.",
-)
+NO_ANSWER = Message(FeedError, "Text {position} is a chat whose last message is not of the role 'assistant'.")
 NOT_A_TEXT = Message(
     FeedError,
     "Text {position} is {actual}; each of 'texts' is a text, or has the column 'text', the columns 'prompt' and "
@@ -610,10 +605,7 @@ UNLIKE_OUTPUTS = Message(
     "Pad all rows alike by one bound, as 'bucket' with [64] does, or leave the output out.",
 )
 TWO_RATES = Message(ModelError, "The learning rate is {first} and, in '{where}', {second}. Give it once.")
-RATE_AND_SCHEDULE = Message(
-    ModelError, "'{argument.learning_rate}' is given beside a schedule that already has rates. Leave out one of them."
-)
-RATE_WITHOUT_OPTIMIZER = Message(ModelError, "A learning rate needs 'optimizer': give it, or leave out the rate.")
+RATE_AND_SCHEDULE = Message(ModelError, "Leave out '{argument.learning_rate}', or the schedule, which has rates, too.")
 UNWEIGHED_BATCHES = Message(
     ModelError, "This training model cannot weight batches by rows. Give '{argument.accumulate}' the reduction 'sum'."
 )
@@ -728,28 +720,10 @@ NO_FIT = Message(
 
 # Nominal states: only the names of the parameters are there.
 
-NOMINAL_STEP = Message(
-    CheckpointError, "Cannot perform {step} with a nominal state. Please load the model parameters first."
-)
-NOMINAL_OPTIMIZER = Message(
-    CheckpointError, "The optimizer state cannot be constructed. Please load the model parameters first."
-)
-NOMINAL_SAVE = Message(CheckpointError, "Cannot save a nominal state. Please load the model parameters first.")
-NOMINAL_EXPORT = Message(
-    CheckpointError, "Cannot export the model with a nominal state. Please load the model parameters first."
-)
-NOMINAL_GET_ALL = Message(
-    CheckpointError, "Cannot copy parameters from a nominal checkpoint state. Please load the model parameters first."
-)
+NOMINAL = Message(CheckpointError, "Cannot {action} a nominal state. Please load the model parameters first.")
 NOMINAL_LOAD = Message(
     CheckpointError,
     "For nominal checkpoint state, all parameters need to be loaded into the model (trainable_only = false).",
-)
-NOMINAL_GET = Message(
-    CheckpointError, "Cannot get parameter from a nominal state. Please load the parameter states first"
-)
-NOMINAL_SET = Message(
-    CheckpointError, "Cannot copy parameter to a nominal state. Please load all the parameter states first"
 )
 
 # Parameters and properties.
@@ -784,12 +758,7 @@ SETTING_TWICE = Message(TypeError, "{what} takes {name!r} and {other!r} for the 
 NO_DECAY = Message(ModelError, "{what} has no setting 'weight_decay'; it has {names}.")
 MISSING_SETTING = Message(ModelError, "{what} needs the setting {name!r}: {expected}.")
 UNKNOWN_TYPE = Message(TypeError, "There is no {what} {name!r}; did you mean {nearest!r}? There are {names}.")
-CLIP_WITHOUT_OPTIMIZER = Message(
-    ModelError,
-    "Gradients are clipped in the optimizer step: '{argument.clip_grad_norm}' and '{argument.clip_grad_value}' need an "
-    "'optimizer'.",
-)
-EMA_WITHOUT_OPTIMIZER = Message(ModelError, "Averages are kept in the optimizer step: 'ema' needs an 'optimizer'.")
+NEEDS_OPTIMIZER = Message(ModelError, "{name} needs an 'optimizer': give it, or leave {name} out.")
 OTHER_OPTIMIZER = Message(
     CheckpointError,
     "The checkpoint has the optimizer state of {stored}, and this session's optimizer is {own}. "

@@ -49,8 +49,9 @@ class Kind(ABC):
             raise messages.BAD_SETTING(name=name, value=value, expected=self.expected)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that the page needs to check a value."""
-        return {"kind": self.name, "expected": self.expected}
+        """Return the facts that the page needs to check a value: its fields that are not None, too."""
+        fields = {k: v.facts() if isinstance(v, Kind) else v for k, v in vars(self).items() if v is not None}
+        return {"kind": self.name, "expected": self.expected, **fields}
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,6 @@ class Number(Kind):
             and (self.below is None or x < self.below)
         )
 
-    def facts(self) -> dict[str, Any]:
-        bounds = {"least": self.least, "above": self.above, "most": self.most, "below": self.below}
-        return super().facts() | {k: v for k, v in bounds.items() if v is not None}
-
 
 @dataclass(frozen=True)
 class Whole(Kind):
@@ -113,10 +110,6 @@ class Whole(Kind):
             and (self.least is None or int(value) >= self.least)
             and (self.most is None or int(value) <= self.most)
         )
-
-    def facts(self) -> dict[str, Any]:
-        bounds = {"least": self.least, "most": self.most}
-        return super().facts() | {k: v for k, v in bounds.items() if v is not None}
 
 
 @dataclass(frozen=True)
@@ -161,9 +154,6 @@ class Choice(Kind):
     def accepts(self, value: Any) -> bool:
         return not isinstance(value, bool) and isinstance(value, (str, int)) and value in self.options
 
-    def facts(self) -> dict[str, Any]:
-        return super().facts() | {"options": list(self.options)}
-
 
 @dataclass(frozen=True)
 class Text(Kind):
@@ -202,9 +192,6 @@ class Several(Kind):
         for k, x in enumerate(value):
             self.of.check(f"{name}[{k}]", x)
 
-    def facts(self) -> dict[str, Any]:
-        return super().facts() | {"count": self.count, "of": self.of.facts()}
-
 
 @dataclass(frozen=True)
 class Names(Kind):
@@ -218,9 +205,6 @@ class Names(Kind):
     def accepts(self, value: Any) -> bool:
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         return is_list and (self.may_be_empty or len(value) > 0) and all(isinstance(x, str) for x in value)
-
-    def facts(self) -> dict[str, Any]:
-        return super().facts() | {"may_be_empty": self.may_be_empty}
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def test_what_cannot_be_is_named(js: JsPage) -> None:
         "TypeError: 'options.ema' must be a boolean",
         "ModelError: ema.decay is 2; it must be a number at least 0 and less than 1",
         "ModelError: ema is 0.9; it must be an object of its settings",
-        "ModelError: Averages are kept in the optimizer step: 'ema' needs an 'optimizer'",
+        "ModelError: ema needs an 'optimizer'",
     )
     for error, text in zip(errors, expected, strict=True):
         assert error.startswith(text), (error, text)

@@ -229,11 +229,11 @@ def test_rates_and_refusals(js: JsPage) -> None:
     assert events == [0.25, 0, 0.5, 1, 0.5]  # AdamW is the default
     expected = [
         "ModelError: The learning rate is 0.2 and, in 'optimizer', 0.1. Give it once.",
-        "ModelError: A learning rate needs 'optimizer'",
+        "ModelError: learningRate needs an 'optimizer'",
         "TypeError: 'options' of fit must be an object, not an array. Give several arrays as one: [x, y].",
         "TypeError: 'options' of evaluate must be an object, not an array.",
         "ModelError: The learning rate is 0.5 and, in 'schedule', 0.25. Give it once.",
-        "ModelError: 'learningRate' is given beside a schedule",
+        "ModelError: Leave out 'learningRate', or the schedule",
         "ModelError: ",
         "ModelError: outputs is ",
         "SessionError: ",

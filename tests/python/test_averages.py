@@ -171,7 +171,7 @@ def test_what_is_wrong_is_named() -> None:
     ):
         with pytest.raises(error_of(text), match=text):
             made(ema=given)
-    with pytest.raises(ModelError, match="'ema' needs an 'optimizer'"):
+    with pytest.raises(ModelError, match="ema needs an 'optimizer'"):
         made(optimizer=None)
     with pytest.raises(ModelError, match=r"give it average\(ExponentialMovingAverage"):
         made(optimizer=optim.AdamW())

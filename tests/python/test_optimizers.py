@@ -272,7 +272,7 @@ def test_a_limit_of_gradients_is_positive(value: Any) -> None:
     for name in ("norm", "value"):
         with pytest.raises(ModelError, match=f"max_{name} is .*; it must be a number greater than 0"):
             build_artifacts(mlp(), loss="CrossEntropyLoss", optimizer="SGD", **{f"clip_grad_{name}": value})
-    with pytest.raises(ModelError, match="need an 'optimizer'"):
+    with pytest.raises(ModelError, match="needs an 'optimizer'"):
         build_artifacts(mlp(), loss="CrossEntropyLoss", clip_grad_norm=value)
 
 

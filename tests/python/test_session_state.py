@@ -443,9 +443,9 @@ def test_a_nominal_state_only_tells_sizes_until_parameters_are_loaded() -> None:
         refused: list[tuple[Callable[[], Any], str]] = [
             (lambda: s.train_step(batch()), "Cannot perform TrainStep with a nominal state"),
             (lambda: s.eval_step(batch()), "Cannot perform EvalStep with a nominal state"),
-            (s.get_contiguous_parameters, "Cannot copy parameters from a nominal checkpoint state"),
+            (s.get_contiguous_parameters, "Cannot copy parameters from a nominal state"),
             (lambda: s.export_model_for_inferencing(graph_output_names=["logits"]), "Cannot export the model"),
-            (s.optimizer_step, "The optimizer state cannot be constructed"),
+            (s.optimizer_step, "Cannot construct the optimizer of a nominal state"),
             (lambda: s.get_parameter("fc1.weight"), "Cannot get parameter from a nominal state"),
             (lambda: s._core.state.parameters["fc1.weight"].data, "Cannot get parameter from a nominal state"),
             (lambda: s.update_parameter("fc1.weight", normal_weight()), "Cannot copy parameter to a nominal state"),

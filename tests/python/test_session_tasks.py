@@ -258,7 +258,7 @@ def test_files_of_artifacts_keep_the_rate(tmp_path: Path) -> None:
             ModelError,
             "The learning rate is 0.2 and, in 'optimizer', 0.1. Give it once.",
         ),
-        ({"optimizer": None, "learning_rate": 0.2}, ModelError, "A learning rate needs 'optimizer'"),
+        ({"optimizer": None, "learning_rate": 0.2}, ModelError, "learning_rate needs an 'optimizer'"),
         ({"learning_rate": -1}, ModelError, "learning_rate is -1; it must be a number at least 0"),
         ({"learning_rat": 1}, TypeError, "learning_rat"),
         ({"lora": 3}, ModelError, "lora is 3"),
@@ -357,7 +357,7 @@ def test_the_total_of_a_schedule_is_the_fit_with_its_warm_up() -> None:
             {"learning_rate": 0.5, "schedule": {"type": "Constant", "learning_rate": 0.25}},
             "The learning rate is 0.5 and, in 'schedule', 0.25. Give it once.",
         ),
-        ({"learning_rate": 0.5, "schedule": lambda step: 0.1}, "'learning_rate' is given beside a schedule"),
+        ({"learning_rate": 0.5, "schedule": lambda step: 0.1}, "Leave out 'learning_rate', or the schedule"),
         ({"learning_rate": "fast"}, "learning_rate is 'fast'; it must be a number at least 0"),
         ({"schedule": "Cosine"}, "Cosine needs the setting 'learning_rate'"),
         (

@@ -310,7 +310,9 @@ def build_artifacts(
     _refuse_unsupported(ort_format, custom_op_library, batch_norm)
     beside = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value, "ema": ema}
     optimizer, rate = rate_of(optimizer, learning_rate)
-    _check_beside(optimizer, beside)
+    for name in ("ema", "clip_grad_norm", "clip_grad_value"):
+        if optimizer is None and beside[name] is not None:
+            raise messages.NEEDS_OPTIMIZER(name=ARGUMENT[name])
     graph = _forward_graph(model, external_data, weights, limits, integrity, dims)
     terms = _terms_of(loss, loss_input_names, sample_weight, graph)
     row_weights = weights_of(sample_weight) if terms is None else terms.weights
@@ -442,14 +444,6 @@ def _refuse_unsupported(ort_format: bool, custom_op_library: Any, batch_norm: st
         raise ModelError(f"{ARGUMENT.batch_norm} is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
 
 
-def _check_beside(optimizer: OptimizerLike, beside: Mapping[str, Any]) -> None:
-    """Raise for a setting of the optimizer where there is no optimizer."""
-    if optimizer is None and (beside["clip_grad_norm"] is not None or beside["clip_grad_value"] is not None):
-        raise messages.CLIP_WITHOUT_OPTIMIZER()
-    if optimizer is None and beside["ema"] is not None:
-        raise messages.EMA_WITHOUT_OPTIMIZER()
-
-
 def rate_of(optimizer: Any, learning_rate: float | None) -> tuple[Any, float | None]:
     """The optimizer without its learning rate, and the rate of the session; None: the default.
 
@@ -465,7 +459,7 @@ def rate_of(optimizer: Any, learning_rate: float | None) -> tuple[Any, float | N
     if learning_rate is not None:
         RATE.check("learning_rate", learning_rate)
         if optimizer is None:
-            raise messages.RATE_WITHOUT_OPTIMIZER()
+            raise messages.NEEDS_OPTIMIZER(name=ARGUMENT.learning_rate)
     return optimizer, learning_rate
 
 

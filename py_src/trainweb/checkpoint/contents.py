@@ -57,14 +57,14 @@ class ParameterHolder(ABC):
     def get(self, name: str) -> Tensor:
         """The value of a parameter. Raise CheckpointError for another name, or if nominal."""
         if self.is_nominal:
-            raise messages.NOMINAL_GET()
+            raise messages.NOMINAL(action="get parameter from")
         self._check(name)
         return self.read(name)
 
     def set(self, tensor: Tensor) -> None:
         """Replace the value of a parameter. Raise CheckpointError for another name or type, or if nominal."""
         if self.is_nominal:
-            raise messages.NOMINAL_SET()
+            raise messages.NOMINAL(action="copy parameter to")
         self._check(tensor.name)
         check_same_type(tensor, *self.type_of(tensor.name))
         self.write(tensor)

@@ -453,9 +453,7 @@ class _Compilation:
                 self._view(node.outputs[0], ins[0])
             else:
                 op.lower(self.builder, self._outputs(op), *ins)
-        self.builder.advance_step()
-        self.builder.advance_random()
-        self.builder.note_change()
+        self.builder.advance()
 
     def _view(self, name: str, source: Buf) -> None:
         view = source.view(self.types[name].shape)

@@ -241,15 +241,11 @@ def _one_hot(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
-def _categories(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
-    return _places(step, array).reshape(array.shape)
-
-
 APPLY: Mapping[str, Callable[[Mapping[str, Any], np.ndarray], np.ndarray]] = {
     "fill": _fill,
     "standardize": _standardize,
     "one_hot": _one_hot,
-    "categories": _categories,
+    "categories": lambda step, array: _places(step, array).reshape(array.shape),
 }
 
 

@@ -281,13 +281,9 @@ def _chat_of(fields: Mapping[str, Any]) -> tuple[Any, Any] | None:
     if "messages" in fields:
         chat = fields["messages"]
         return chat[:-1] if isinstance(chat, Sequence) else chat, chat
-    if "prompt" in fields and _are_turns(*fields.values()):
+    if "prompt" in fields and all(isinstance(f, Sequence) and not isinstance(f, (str, bytes)) for f in fields.values()):
         return fields["prompt"], [*fields["prompt"], *fields["completion"]]
     return None
-
-
-def _are_turns(*values: object) -> bool:
-    return all(isinstance(one, Sequence) and not isinstance(one, (str, bytes)) for one in values)
 
 
 def _chat(tokenizer: Any, before: Any, chat: Any, position: int) -> tuple[str, str]:

@@ -336,7 +336,8 @@ class _Fit:
         epoch = Epoch(number + 1, steps, kernel.at.loss, rate, perf_counter() - start, values, training, terms)
         self.run.history.epochs.append(epoch)
         if not self.run.is_stopping:
-            self._observe(epoch)
+            if self._learn_of(epoch) and self.plan.early is not None and self.plan.early.restore_best:
+                self.best = to_numpy(self.core.get_contiguous_parameters(False, self.plan.ema))
             kernel.call("epoch", number + 1)
             self._save()
         self._tell(epoch)
@@ -468,13 +469,8 @@ class _Fit:
         self.core.optimizer_step()
         self.kernel.call("updated")
 
-    def _observe(self, epoch: Epoch) -> None:
-        """Tell schedule and early stopping how the epoch was."""
-        if self._learn_of(epoch) and self.plan.early is not None and self.plan.early.restore_best:
-            self.best = to_numpy(self.core.get_contiguous_parameters(False, self.plan.ema))
-
     def _learn_of(self, epoch: Epoch) -> bool:
-        """Return True if the epoch is the best so far, by early stopping."""
+        """Tell schedule and early stopping how an epoch was. Return True if it is the best so far."""
         values: dict[str, Any] = {"loss": epoch.loss} if epoch.validation is None else epoch.validation
         if self.plan.schedule is not None:
             self.plan.schedule.observe(values["loss"])

@@ -15,7 +15,7 @@ from trainweb.ir.expr import Emitter, Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, STATE, STATE_WORDS
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
-from trainweb.model.lazy import LazyTensor, stays_outside
+from trainweb.model.lazy import stays_outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Builder:
 
     def constant_tensor(self, tensor: Tensor, value: tuple[Any, ...] | None = None) -> Buf:
         """A constant from a tensor; its data is not copied here, and stays in its file if it is large."""
-        data = tensor if isinstance(tensor, LazyTensor) and stays_outside(tensor) else memoryview(tensor.data).cast("B")
+        data = tensor if stays_outside(tensor) else memoryview(tensor.data).cast("B")
         storage = Storage(CONSTANTS, tensor.nbytes, data=data, name=tensor.name)
         return Buf(storage, tensor.dtype, tensor.shape, value, name=tensor.name)
 
@@ -102,22 +102,16 @@ class Builder:
         self._draws += 1
         return self._draws - 1
 
-    def note_change(self) -> None:
-        """Mark results made of parameters as out of date, if an instruction writes parameters."""
-        if any(b.storage.segment == PARAMETERS for i in self.instructions for b in i.writes):
-            self.node = "parameters have changed"
-            self.emit(calls.NoteChange(state=self.state))
-
-    def advance_step(self) -> None:
-        """Count the step of the optimizers; after all of them."""
+    def advance(self) -> None:
+        """After all nodes, count the step, let the next one draw other numbers, and note that parameters changed."""
         if self.takes_step:
             self.emit(calls.OptimizerAdvance(state=self.state))
-
-    def advance_random(self) -> None:
-        """Let the next step draw other numbers; after all that draw."""
         if self._draws:
             self.node = "the random offset"
             self.emit(calls.RandomAdvance(state=self.state, n=self._draws))
+        if any(b.storage.segment == PARAMETERS for i in self.instructions for b in i.writes):
+            self.node = "parameters have changed"
+            self.emit(calls.NoteChange(state=self.state))
 
     def emit(self, call: KernelCall) -> None:
         """Add a call of the node that is lowered; its scratch is made here."""

@@ -284,10 +284,6 @@ class KernelCall:
         """Operations of its products, two for each multiplication."""
         return 0
 
-    def without_updates(self) -> Self:
-        """The call as it is made again: it makes the same results and leaves state alone."""
-        return self.without(self.UPDATES) if self.UPDATES else self
-
     def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
         """Set the scratch fields to buffers that `temp` makes of a dtype and a shape."""
         for name, needed in self._SCRATCH.items():
@@ -331,10 +327,6 @@ class KernelCall:
         call.node = node
         call.map_operands(change)
         return call
-
-    def optional_results(self) -> Iterator[tuple[str, Buf]]:
-        """Names and buffers of the results that are there and need not be."""
-        return ((name, b) for name, b in self.operands() if name in self.OPTIONAL_RESULTS)
 
     def without(self, names: Iterable[str]) -> Self:
         """A copy without these optional operands."""

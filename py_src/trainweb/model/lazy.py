@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from .graph import Tensor
 
@@ -89,7 +90,7 @@ def pieces_of(tensor: Tensor) -> Iterator[tuple[int, bytes | bytearray | memoryv
         at += len(piece)
 
 
-def stays_outside(tensor: Tensor) -> bool:
+def stays_outside(tensor: object) -> TypeGuard[LazyTensor]:
     """Return whether a tensor's data stays outside of Python: it is large, and others can read it where it lies."""
     return isinstance(tensor, LazyTensor) and tensor.place is not None and tensor.nbytes >= LARGE
 

@@ -149,10 +149,6 @@ def _gather_rows(op: Op, types: Types, result: TensorType) -> Axes:
     return Axes([["row", "packed"], picked], [*picked, "column"], frozenset({"row"}))
 
 
-def _gather_elements(op: Op, types: Types, result: TensorType) -> Axes:
-    return Axes([range(result.rank)] * 2, range(result.rank), frozenset({op.axis % result.rank}))
-
-
 def _along(op: Op, types: Types, result: TensorType) -> Axes:
     """One axis is mixed, of the first input; the others are parameters."""
     rank = _first(types).rank
@@ -202,7 +198,7 @@ _RULES: Mapping[tuple[str, str], Callable[[Op, Types, TensorType], Axes | None]]
     ("", "Expand"): _expand,
     ("", "Concat"): _concat,
     ("", "Gather"): _gather,
-    ("", "GatherElements"): _gather_elements,
+    ("", "GatherElements"): _concat,
     ("", "GatherND"): _gather_nd,
     (MS, "GatherBlockQuantized"): _gather_rows,
     ("", "Softmax"): _softmax,

@@ -34,11 +34,6 @@ class Window:
     pad: tuple[int, ...]
     pad_end: tuple[int, ...]
 
-    @property
-    def is_pointwise(self) -> bool:
-        """Return whether each output lies at one input."""
-        return {*self.kernel, *self.stride} == {1} and self.out == self.size and not any(self.pad)
-
     def arguments(self) -> Axes:
         """Kernel arguments: three axes, with size 1 for absent ones."""
         absent = 3 - len(self.size)
@@ -140,7 +135,8 @@ class _Convolution(Op, abstract=True):
 
     def convolve(self, b: Builder, win: Window, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, back: bool) -> None:
         """y = x * w + bias; `back`: as the gradient by the data, from the outputs of the window to its inputs."""
-        if self.group == 1 and win.is_pointwise:
+        is_pointwise = {*win.kernel, *win.stride} == {1} and win.out == win.size and not any(win.pad)
+        if self.group == 1 and is_pointwise:
             self.mix_channels(b, w, x, y, bias, transposed=back)
             return
         axes, g, n = win.arguments(), self.group, x.shape[0]

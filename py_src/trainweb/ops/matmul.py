@@ -65,6 +65,7 @@ def multiply(
 ) -> None:
     """out = alpha * left' right' + beta * bias, m x n over k as `sizes` say; transposed where `turned`.
 
+    Integers have neither alpha nor bias.
     `steps` are the elements between matrices of the batch: of left, right and out.
     """
     m, n, k = sizes
@@ -94,7 +95,7 @@ def multiply(
         activation=0,
         clears=0,
     )
-    b.emit(call)
+    b.emit(call if out.dtype == "float32" else calls.GemmInt(**call.shared(calls.GemmInt), size=ITEM_SIZE[out.dtype]))
 
 
 def lower_matmul(
@@ -116,25 +117,6 @@ def lower_matmul(
     for index in product(*(range(d) for d in outer)):
         a_at, b_at, c_at = (sum(i * s for i, s in zip(index, row, strict=False)) for row in strides)
         a, w, c = (buf.view((buf.size - at,), at) for buf, at in ((left, a_at), (right, b_at), (out, c_at)))
-        if out.dtype != "float32":
-            call = calls.GemmInt(
-                a=a,
-                b=w,
-                c=c,
-                m=m,
-                n=n,
-                k=k,
-                a_row=1 if trans_a else k,
-                a_col=m if trans_a else 1,
-                b_row=1 if trans_b else n,
-                b_col=k if trans_b else 1,
-                batch=dims,
-                a_batch=inner[0],
-                b_batch=inner[1],
-                size=ITEM_SIZE[out.dtype],
-            )
-            b.emit(call)
-            continue
         multiply(b, a, w, c, (m, n, k), (trans_a, trans_b), batch=dims, steps=inner, alpha=alpha)
 
 

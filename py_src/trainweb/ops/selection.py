@@ -178,7 +178,8 @@ class NonMaxSuppression(Selection):
             raise self.error(f"iou_threshold is {overlap}; it must be between 0 and 1.")
         assert boxes.value is not None and scores.value is not None
         rows = list(self._selected(boxes, scores, int(most or 0), overlap, least))
-        return checked_indices(self, rows)
+        t = checked(self, "int64", (len(rows), 3))
+        return TensorType(t.dtype, t.shape, tuple(k for row in rows for k in row))
 
     def _selected(
         self, boxes: TensorType, scores: TensorType, most: int, overlap: float, least: float | None
@@ -215,9 +216,3 @@ def intersection_over_union(a: Sequence[float], b: Sequence[float]) -> float:
     common = width * height
     areas = ((box[2] - box[0]) * (box[3] - box[1]) for box in (a, b))
     return common / (sum(areas) - common)
-
-
-def checked_indices(op: Op, rows: Sequence[tuple[int, ...]]) -> TensorType:
-    """Rows of three indices as a value."""
-    t = checked(op, "int64", (len(rows), 3))
-    return TensorType(t.dtype, t.shape, tuple(k for row in rows for k in row))

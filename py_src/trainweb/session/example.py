@@ -157,13 +157,6 @@ def _fit_in_javascript(feeds: Sequence[Feed]) -> list[str]:
     ]
 
 
-def _fit_in_python(feeds: Sequence[Feed]) -> list[str]:
-    return [
-        f"history = session.fit(feeds, epochs=100, batch_size={feeds[0].shape[0]})",
-        'print(history["loss"])',
-    ]
-
-
 def _tensor(feed: Feed) -> str:
     dtype = "uint16" if feed.dtype == "bfloat16" else feed.dtype
     return f'new Tensor("{dtype}", new {ARRAYS[feed.dtype]}({prod(feed.shape)}), {list(feed.shape)})'
@@ -171,6 +164,7 @@ def _tensor(feed: Feed) -> str:
 
 def _python(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str]) -> str:
     config = ", ".join(f"{name}={_literal(value)}" for name, value in arguments.items())
+    fit = "history = session.fit(feeds, epochs=100, batch_size={})"
     lines = [
         "import numpy as np",
         "import trainweb",
@@ -179,7 +173,7 @@ def _python(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequen
         "feeds = {  # your data in the place of zeros",
         *(f"    {json.dumps(feed.name)}: {_array(feed)}," for feed in feeds),
         "}",
-        *(_fit_in_python(feeds) if _has_rows(feeds) else LOOP_IN_PYTHON),
+        *([fit.format(feeds[0].shape[0]), 'print(history["loss"])'] if _has_rows(feeds) else LOOP_IN_PYTHON),
         f"trained = session.export_model_for_inferencing(graph_output_names={json.dumps(list(outputs))})",
     ]
     return "\n".join(lines) + "\n"

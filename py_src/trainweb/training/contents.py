@@ -370,7 +370,7 @@ class ContentsInMemory(ParameterHolder):
         """All (trainable) parameters, one after the other. Raise CheckpointError if the contents are nominal."""
         self.host.check()
         if self.is_nominal:
-            raise messages.NOMINAL_GET_ALL()
+            raise messages.NOMINAL(action="copy parameters from")
         data, start = bytearray(4 * self.layout.count(trainable_only)), 0
         for slot in self.layout.listed(trainable_only):
             self._parameter(slot).read_into(memoryview(data)[start : start + 4 * slot.size])
@@ -431,7 +431,7 @@ def go_on_from_file(parameters: ContentsInMemory, file: bytes | str | Path) -> N
     """Continue a session from a file of `save_checkpoint`. Raise CheckpointError, before any change, for another's."""
     stored, layout = for_session(read_checkpoint(file)), parameters.layout
     if stored.is_nominal:
-        raise messages.NOMINAL_GET_ALL()
+        raise messages.NOMINAL(action="copy parameters from")
     check_places(_listed(stored), _listed(parameters))
     # A file may lack gradients and moments: they are zeros, as in a new session.
     if not stored.gradients:

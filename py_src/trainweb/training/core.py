@@ -242,7 +242,7 @@ class SessionCore:
         if self.models.graphs["optimizer"] is None:
             raise messages.NO_OPTIMIZER_MODEL()
         if self.parameters.is_nominal:
-            raise messages.NOMINAL_OPTIMIZER()
+            raise messages.NOMINAL(action="construct the optimizer of")
         return self.plans.other("optimizer", self.models.compile_optimizer)
 
     def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -376,7 +376,7 @@ class SessionCore:
         if base != "train" and self.models.graphs["eval"] is None:
             raise messages.NO_EVAL_MODEL()
         if self.parameters.is_nominal:
-            raise messages.NOMINAL_STEP(step="TrainStep" if base == "train" else "EvalStep")
+            raise messages.NOMINAL(action=f"perform {base.capitalize()}Step with")
 
     def _fetches(self, kind: StepKind, fetches: Sequence[str] | None) -> Sequence[str]:
         outputs = self.models.results(kind)
@@ -439,14 +439,10 @@ class SessionCore:
 
     def scheduler_step(self) -> None:
         """Recompute the rate for the number of completed optimizer steps."""
-        self.host.run(self.scheduler_plan())
-
-    def scheduler_plan(self) -> LoadedPlan:
-        """The plan of a scheduler step."""
         self._check_optimizer()
         if not self.host.read_state(STATE_SCHEDULER):
             raise messages.NO_SCHEDULER()
-        return self.plans.other("scheduler", self.models.compile_scheduler)
+        self.host.run(self.plans.other("scheduler", self.models.compile_scheduler))
 
     # Parameters.
 
@@ -509,7 +505,7 @@ class SessionCore:
     def gradient_norms(self) -> dict[str, float]:
         self._check()
         if self.parameters.is_nominal:
-            raise messages.NOMINAL_GET_ALL()
+            raise messages.NOMINAL(action="copy parameters from")
         return {
             slot.name: math.sqrt(self.host.segment_range(GRADIENTS, 4 * slot.trainable_offset, slot.size).squares)
             for slot in self.layout.trained()
@@ -518,7 +514,7 @@ class SessionCore:
     def keep_state(self) -> None:
         self._check()
         if self.parameters.is_nominal:
-            raise messages.NOMINAL_SAVE()
+            raise messages.NOMINAL(action="save")
         self.host.save(COPY_TRIAL)
 
     def go_back(self) -> None:

@@ -29,7 +29,7 @@ def export_model(
     if graph is None:
         raise messages.NO_EVAL_MODEL_TO_EXPORT()
     if holder.is_nominal:
-        raise messages.NOMINAL_EXPORT()
+        raise messages.NOMINAL(action="export the model with")
     if not output_names:
         raise ModelError("Expected a non empty vector of graph output names. Got an empty vector.")
     contents = holder.contents()

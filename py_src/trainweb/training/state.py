@@ -111,7 +111,7 @@ class CheckpointState:
     def _to_checkpoint(self, include_optimizer_state: bool) -> SessionContents:
         """The contents now, with all that exact resumption takes if wanted; see `save_checkpoint`."""
         if self.is_nominal:
-            raise messages.NOMINAL_SAVE()
+            raise messages.NOMINAL(action="save")
         return for_file(self._holder.contents(), include_optimizer_state=include_optimizer_state)
 
     @property

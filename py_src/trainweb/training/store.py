@@ -79,7 +79,7 @@ def take_snapshot(core: SessionCore) -> TensorFile:
     """Return the contents of a session. Gradients are included unless the next train step overwrites them."""
     core._check()
     if core.parameters.is_nominal:
-        raise messages.NOMINAL_SAVE()
+        raise messages.NOMINAL(action="save")
     host, tensors = core.host, dict[str, Tensor]()
     for name, segment in SEGMENTS.items():
         nbytes = host.sizes[segment]

@@ -13,6 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from trainweb import messages
+from trainweb.checkpoint.contents import check_same_type
 from trainweb.checkpoint.reader import IDENTIFIER
 from trainweb.errors import CheckpointError
 from trainweb.model.graph import Tensor
@@ -64,11 +65,7 @@ def load_weights(holder: ParameterHolder, names: Iterable[str], data: bytes, *, 
         raise messages.OTHER_WEIGHTS(said=" and ".join(said))
     used = [name for name in wanted if name in arrays]
     for name in used:
-        dtype, shape = holder.type_of(name)
-        if arrays[name].dtype != dtype:
-            raise messages.PARAMETER_DTYPE(name=name, expected=dtype, actual=arrays[name].dtype)
-        if arrays[name].shape != shape:
-            raise messages.PARAMETER_SHAPE(name=name, expected=list(shape), actual=list(arrays[name].shape))
+        check_same_type(Tensor(name, arrays[name].dtype, arrays[name].shape, b""), *holder.type_of(name))
     tensors = [Tensor(name, arrays[name].dtype, arrays[name].shape, arrays[name].read()) for name in used]
     for tensor in tensors:
         holder.set(tensor)

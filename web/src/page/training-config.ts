@@ -124,9 +124,8 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
     ema: resolve(ema, (setting) => resolveObject("ema", setting, "an object of its settings, such as 'decay'", EMA)),
     optimizer: resolve(optimizer, resolveOptimizer),
   };
-  const hasOptimizer = parts.optimizer !== undefined;
-  refuseIf(parts.ema !== undefined && !hasOptimizer, "EMA_WITHOUT_OPTIMIZER");
-  refuseIf(!hasOptimizer && Boolean(others["clipGradNorm"] || others["clipGradValue"]), "CLIP_WITHOUT_OPTIMIZER");
+  const idle = ["ema", "clipGradNorm", "clipGradValue"].find((name) => ({ ...others, ema }[name] ?? null) !== null);
+  refuseIf(parts.optimizer === undefined && idle !== undefined, "NEEDS_OPTIMIZER", { name: idle });
   const frozen = isHeadLeft ? { frozen_params: ALL_BUT_HEAD } : {};
   return JSON.stringify({ ...resolved, ...frozen, ...parts, learning_rate: rate ?? undefined });
 }
@@ -251,7 +250,7 @@ export function takeRate(config: unknown): readonly [config: TrainingConfig, rat
     return [others, null];
   }
   checkRate("learningRate", rate);
-  refuseIf(optimizer === undefined || optimizer === null, "RATE_WITHOUT_OPTIMIZER");
+  refuseIf(optimizer === undefined || optimizer === null, "NEEDS_OPTIMIZER", { name: "learningRate" });
   return [others, rate];
 }
 

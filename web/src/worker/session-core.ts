@@ -63,9 +63,6 @@ type CallTable = {
 /** All contents of a session. */
 const WRITES_ALL: Held = { reads: [], writes: HELD.saveCheckpoint.reads };
 
-/** Errors of a session without values of parameters. */
-type NominalError = "NOMINAL_GET_ALL" | "NOMINAL_GET" | "NOMINAL_SET" | "NOMINAL_SAVE" | "NOMINAL_EXPORT";
-
 export class SessionCore extends PropertyCalls implements CallTable, PlanSource {
   /** The loaded plans and the memory. */
   readonly host: StepHost;
@@ -245,7 +242,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       return;
     }
     this.#checkOptimizer();
-    refuseIf(base === "optimizer" && this.#nominal, "NOMINAL_OPTIMIZER");
+    refuseIf(base === "optimizer" && this.#nominal, "NOMINAL", { action: "construct the optimizer of" });
     refuseIf(base === "scheduler" && this.host.state.getUint32(4 * layout.STATE_SCHEDULER, true) === 0, "NO_SCHEDULER");
   }
 
@@ -298,7 +295,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   #checkStep(kind: "train" | "eval"): void {
     refuseIf(kind === "eval" && !this.#bundle.hasEval, "NO_EVAL_MODEL");
-    refuseIf(this.#nominal, "NOMINAL_STEP", { step: kind === "train" ? "TrainStep" : "EvalStep" });
+    this.#checkNotNominal(`perform ${kind === "train" ? "Train" : "Eval"}Step with`);
   }
 
   #checkOptimizer(): void {
@@ -407,13 +404,13 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   getParameter(name: string): WireTensor {
     const slot = this.#slot(name);
-    this.#checkNotNominal("NOMINAL_GET");
+    this.#checkNotNominal("get parameter from");
     return { ...typeOf(slot), data: readParameter(this.host.view(layout.PARAMETERS), slot) };
   }
 
   updateParameter({ name, dtype, dims, data }: NamedTensor): null {
     const slot = this.#slot(name);
-    this.#checkNotNominal("NOMINAL_SET");
+    this.#checkNotNominal("copy parameter to");
     refuseIf(dtype !== "float32", "PARAMETER_DTYPE", { name, expected: "float32", actual: dtype });
     if (String(dims) !== String(slot.dims) || data.length !== 4 * sizeOf(slot.dims)) {
       throw sessionError("PARAMETER_SHAPE", { name, expected: slot.dims, actual: dims });
@@ -447,7 +444,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   keepState(): MaybePromise<null> {
-    this.#checkNotNominal("NOMINAL_SAVE");
+    this.#checkNotNominal("save");
     return withValue(this.host.save(layout.COPY_TRIAL), () => null);
   }
 
@@ -489,7 +486,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** The contents of the session as a file. */
   snapshot(): MaybePromise<TensorFile> {
-    this.#checkNotNominal("NOMINAL_SAVE");
+    this.#checkNotNominal("save");
     return withValue(this.host.claim(HELD.saveCheckpoint, "host"), () => takeSnapshot(this.host, this.#bundle, this.properties));
   }
 
@@ -510,7 +507,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   // Files.
 
   saveCheckpoint(includeOptimizerState: boolean, form: FileForm): MaybePromise<FileBytes> {
-    this.#checkNotNominal("NOMINAL_SAVE");
+    this.#checkNotNominal("save");
     return withValue(this.#models.get("saveCheckpoint"), (models) => {
       const { file } = models.ask("checkpoint", includeOptimizerState, this.properties, this.host.bases);
       return this.#assembled(models, "saveCheckpoint", file, form);
@@ -530,7 +527,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   exportModelForInferencing(outputNames: readonly string[], form: FileForm, ema: boolean): MaybePromise<FileBytes> {
     refuseIf(!this.#bundle.hasEval, "NO_EVAL_MODEL_TO_EXPORT");
-    this.#checkNotNominal("NOMINAL_EXPORT");
+    this.#checkNotNominal("export the model with");
     return withValue(this.#models.get("exportModelForInferencing"), (models) =>
       this.withAverages(
         ema,
@@ -555,8 +552,8 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return withValue(this.#models.get("loadWeights"), (models) => models.ask("load_weights", weights, strict, this.host.bases).value);
   }
 
-  #checkNotNominal(error: NominalError = "NOMINAL_GET_ALL"): void {
-    refuseIf(this.#nominal, error);
+  #checkNotNominal(action = "copy parameters from"): void {
+    refuseIf(this.#nominal, "NOMINAL", { action });
   }
 
   adapter(): MaybePromise<AdapterFiles> {

@@ -168,7 +168,10 @@ class _Fusion:
                 self.program.refusals.append(Refusal(ATTENTION, softmax.node, str(mismatch)))
             return
         self._emit(forward, backward, mask, mask_strides)
-        self._drop_copies(forward)
+        for copy in forward.copies:  # of keys and values
+            (y,) = copy.writes
+            if self.program.is_temporary(y.storage) and not self.program.readers(y.storage):
+                self.program.remove(copy)
 
     def _is_weighing(self, softmax: Softmax) -> bool:
         """Return whether a product reads the probabilities, at once or after a guard or dropout."""
@@ -536,13 +539,6 @@ class _Fusion:
         builder = program.build(f"gradient of {node}")
         builder.emit(_gradient(f, b, forward))
         _replace(program, b.members, min(b.members, key=POSITION), builder.instructions)
-
-    def _drop_copies(self, f: Forward) -> None:
-        """Remove copies of keys and values that nothing reads any more."""
-        for copy in f.copies:
-            (y,) = copy.writes
-            if self.program.is_temporary(y.storage) and not self.program.readers(y.storage):
-                self.program.remove(copy)
 
 
 def _shared(f: Forward, group: int, rows: Rows, width: int, move: Move) -> Rows:

@@ -30,8 +30,8 @@ def drop_unread_results(program: Program, _: Context) -> None:
             continue
         unread = [
             name
-            for name, b in call.optional_results()
-            if program.is_temporary(b.storage) and not program.readers(b.storage)
+            for name, b in call.operands()
+            if name in call.OPTIONAL_RESULTS and program.is_temporary(b.storage) and not program.readers(b.storage)
         ]
         if unread:
             program.replace(call, call.without(unread))

@@ -90,7 +90,7 @@ class _Independent:
 
     def _of_large_constants(self, chosen: set[Instruction]) -> set[Instruction]:
         """Return the instructions of `chosen` that read large constants from outside, or are connected with such."""
-        stack = [i for i in chosen if any(_is_outside(b.storage) for b in i.reads)]
+        stack = [i for i in chosen if any(stays_outside(b.storage.data) for b in i.reads)]
         members: set[Instruction] = set()
         while stack:
             i = stack.pop()
@@ -191,10 +191,6 @@ def _describe(i: Instruction, keys: dict[Storage, str]) -> str:
     else:
         parts = [i.KERNEL, *(f"{name}={described(value)}" for name, value in i.arguments())]
     return "\n".join(parts)
-
-
-def _is_outside(s: Storage) -> bool:
-    return isinstance(s.data, LazyTensor) and stays_outside(s.data)
 
 
 def _hash_of(s: Storage) -> str:

@@ -147,7 +147,8 @@ class Values:
 
 
 def _step(i: Instruction) -> _Step:
-    call = i.without_updates() if isinstance(i, KernelCall) else i
+    # Made again, it leaves state alone.
+    call = i.without(i.UPDATES) if isinstance(i, KernelCall) and i.UPDATES else i
     reads = frozenset(b.storage for b in call.reads if b.storage.segment == ARENA)
     writes = tuple(dict.fromkeys(b.storage for b in call.writes if b.storage.segment == ARENA))
     return _Step(call, reads, writes, work_of(i))

@@ -162,8 +162,9 @@ class Op:
         self.node, self.opset = node, opset
         self.types: Mapping[str, TensorType] = {}
         n = len(node.inputs)
-        if not self.min_inputs <= n <= self.max_inputs and not self.accepts_inputs(n):
-            raise ModelError(f"{node} has {n} inputs; {self.op_type()} takes {self._arity()}.")
+        if not self.min_inputs <= n <= self.max_inputs:
+            more = "" if self.min_inputs == self.max_inputs else f" to {self.max_inputs}"
+            raise ModelError(f"{node} has {n} inputs; {self.op_type()} takes {self.min_inputs}{more}.")
         for name, attr in self.attrs.items():
             setattr(self, name, self._attribute(name, attr) if name in node.attrs or attr.required else attr.default)
 
@@ -176,20 +177,11 @@ class Op:
         """The result for a sequence as input 0, if it consists of the same tensors."""
         return None
 
-    def accepts_inputs(self, n: int) -> bool:
-        """Return whether another number of inputs than min_inputs..max_inputs is legal in this opset."""
-        return False
-
     def complete(self, inputs: Sequence[T | None]) -> list[T | None]:
         """`inputs` with None for the optional ones that the node leaves out."""
         n = len(inputs)
         missing = 0 if n == self.max_inputs or self.max_inputs == MANY else self.max_inputs - n
         return [*inputs, *[None] * missing]
-
-    def _arity(self) -> str:
-        if self.min_inputs == self.max_inputs:
-            return str(self.min_inputs)
-        return f"{self.min_inputs} to {self.max_inputs}"
 
     def _attribute(self, name: str, attr: Attr) -> Any:
         if name not in self.node.attrs:

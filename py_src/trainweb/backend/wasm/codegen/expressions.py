@@ -242,16 +242,10 @@ class Scalar(Lanes):
             self.f.set(operands[-1])
         return operands
 
-    def _smaller(self, x: Expr) -> None:
-        self._choice(x, larger=False)
-
-    def _larger(self, x: Expr) -> None:
-        self._choice(x, larger=True)
-
-    def _choice(self, x: Expr, larger: bool) -> None:
-        """b < a ? b : a, or a < b ? b : a."""
+    def _choice(self, x: Expr) -> None:
+        """b < a ? b : a for the minimum, a < b ? b : a for the maximum."""
         a, b = self._operands(x)
-        for local in (b, a, *((a, b) if larger else (b, a))):
+        for local in (b, a, *((b, a) if x.op == "min" else (a, b))):
             self.f.get(local)
         self.f.op(DTYPES[x.dtype].scalar["lt"])
         self.f.select()
@@ -300,9 +294,9 @@ class Scalar(Lanes):
                 f.op(div)
 
     _COMPOSED: dict[str, Callable[[Scalar, Expr], None]] = {
-        "min": _smaller,
-        "pmax": _larger,
-        "max": _larger,
+        "min": _choice,
+        "pmax": _choice,
+        "max": _choice,
         "neg": _negative,
         "abs": _magnitude,
         "div": _quotient,

@@ -5,6 +5,8 @@ Operators emit direct sums. `pays` in kernels.def says at which sizes another ke
 
 from __future__ import annotations
 
+from typing import cast
+
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.instructions import Buf
@@ -70,17 +72,7 @@ def _weight_gradient(b: Builder, i: calls.ConvWeightGradient) -> None:
 
 
 def _sizes(i: Convolution) -> Sizes:
-    return {
-        "n": i.n,
-        "c": i.c,
-        "m": i.m,
-        "size": i.size,
-        "kernel": i.kernel,
-        "out": i.out,
-        "stride": i.stride,
-        "dilation": i.dilation,
-        "pad": i.pad,
-    }
+    return cast(Sizes, {name: getattr(i, name) for name in Sizes.__annotations__})
 
 
 def _tiles(s: Sizes, *, back: bool = False) -> Tiles | None:

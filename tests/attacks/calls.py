@@ -561,7 +561,6 @@ CALLS: dict[str, PublicCall] = {
         images=[np.zeros((2, 2, 3), np.uint8)] * 2,
         input="x",
         columns={"labels": np.zeros(2, np.int64)},
-        shuffle=True,
         seed=0,
         width=2,
         height=2,

@@ -151,7 +151,7 @@ def test_notices_of_losses_are_those_of_python(js: JsPage, plain_site: Site) -> 
         await s.release();
         console.warn = before;
         const refused = [];
-        for (const [model, loss] of [["/2.onnx", list], ["/1.onnx", []]]) {
+        for (const [model, loss] of [["/2.onnx", list], ["/1.onnx", []], ["/1.onnx", [{ ...list[1], weight: -1 }]]]) {
           refused.push((await failure(() => TrainingSession.createFromModel(model, { loss }))).message);
         }
         return { accumulated, named, streams, values, refused };
@@ -175,6 +175,7 @@ def test_notices_of_losses_are_those_of_python(js: JsPage, plain_site: Site) -> 
     assert found["values"] == pytest.approx(values, rel=1e-6)
     assert "it must be losses by outputs, such as {'kind': ['MSELoss', ...]}" in found["refused"][0]
     assert "loss is []; it must be losses by outputs" in found["refused"][1]
+    assert "loss.weight is -1; it must be a number at least 0" in found["refused"][2]
 
 
 def test_areas_with_weights_and_metrics_of_distributions_are_those_of_python(js: JsPage) -> None:

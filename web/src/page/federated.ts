@@ -18,7 +18,10 @@ import type { SessionInfo } from "../wire/protocol.js";
 /** Methods of a session that rounds need. */
 export interface FederatedSession {
   /** Train on rows. */
-  fit(data: DataSource, options?: FitOptions): PromiseLike<History> & { readonly rows: number };
+  fit(data: DataSource, options?: FitOptions): PromiseLike<History> & {
+    /** Rows trained on. */
+    readonly rows: number;
+  };
   /** All (trained) parameters. */
   getContiguousParameters(trainableOnly: boolean): Promise<Tensor>;
   /** The number of elements in the parameters. */

@@ -558,7 +558,7 @@ def run_python(folder: str) -> list[list[Any]]:
 
 CLASSES = dict.fromkeys(("ValueError", "KeyError", "InvalidValueError", "UnknownNameError"), "RangeError")
 """Python's own exceptions as the page has them."""
-OPTIONS = re.compile("checkNumerics|clipGradNorm")
+OPTIONS = re.compile("checkNumerics|clipGradNorm|ignoreIndex")
 """Names of options in texts, which Python spells otherwise."""
 ADVICE = re.compile(r"(Convert it with|Make the tensor with) .*")
 
@@ -571,7 +571,7 @@ def common(outcome: Any) -> Any:
         return OPTIONS.sub(lambda m: snake(m[0]), outcome)
     if not isinstance(outcome, dict):
         return outcome
-    message = ADVICE.sub("", outcome["message"]).replace("ignoreIndex: ", "ignore_index=")
+    message = ADVICE.sub("", outcome["message"])
     message = re.sub(r"^(\w+) is (?=.*; it must be)", lambda m: f"{snake(m[1])} is ", message)
     message = OPTIONS.sub(lambda m: snake(m[0]), message)
     message = re.sub(r"'(\w+)' must be", lambda m: f"'{snake(m[1])}' must be", message)

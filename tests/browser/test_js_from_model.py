@@ -205,7 +205,7 @@ SAVED = "'checkpoint' of fit or of TrainingSession.create, or loadCheckpoint of 
             "ModelError",
             ["A group names 'head.*', which is not a trained parameter; they are fc1.weight"],
         ),
-        ("open({ optimizer: null, clipGradNorm: 1 })", "ModelError", ["'clipGradNorm' and 'clipGradValue' need"]),
+        ("open({ optimizer: null, clipGradNorm: 1 })", "ModelError", ["clipGradNorm needs an 'optimizer'"]),
         ("open({ clipGradNorm: 0 })", "ModelError", ["clipGradNorm is 0; it must be a number greater than 0"]),
         ("open({ clipGradValue: '1' })", "ModelError", ["clipGradValue is '1'"]),
         ("open({ batchNorm: 'eval' })", "ModelError", ["batchNorm is 'eval'; it must be train or as_exported"]),

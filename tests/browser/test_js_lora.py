@@ -349,4 +349,4 @@ def test_artifacts_have_no_adapters_and_say_who_has(js: JsPage) -> None:
         return errors.map(({{ message }}) => message);""",
         **given("attention"),
     )
-    assert len(errors) == 2 and all("Give 'lora' to createFromModel, then call loadCheckpoint" in e for e in errors)
+    assert len(errors) == 2 and all("with 'lora', then call loadCheckpoint." in e for e in errors)

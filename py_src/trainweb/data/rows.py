@@ -115,9 +115,10 @@ def refuse_objects(name: str, array: np.ndarray) -> None:
         kinds = [type(one).__name__ for one in array.flat]
         rarest = kinds.index(min(sorted(set(kinds)), key=kinds.count))
         row, value = rarest * len(array) // len(kinds), array.reshape(-1)[rarest]
-        has_dates = any(hasattr(one, "year") for one in array.flat)
-        message = messages.DATE_OBJECTS if has_dates else messages.OBJECTS_IN_COLUMN
-        raise message(name=name, kinds=" and ".join(sorted(set(kinds))), row=row, value=value)
+        found = " and ".join(sorted(set(kinds)))
+        if any(hasattr(one, "year") for one in array.flat):
+            raise messages.DATE_OBJECTS(name=name, kinds=found, row=row, value=value)
+        raise messages.OBJECTS_IN_COLUMN(name=name, kinds=found, row=row, value=value)
 
 
 def refuse_texts(name: str, array: np.ndarray) -> None:

@@ -25,7 +25,7 @@ from trainweb.message import Message
 RELEASED = Message(ReleasedError, "This session was released; create a new one.")
 
 # Warnings of both languages. Others are ABSENT_CLASSES, COPIED_LABELS, FURTHER_COLUMNS, MISSING_CLASSES, NAN_METRIC,
-# NO_PROBABILITIES, PADDED_CLASSES, PROMPT_DIFFERS, UNEVEN_TERMS and UNPREPARED_VALIDATION.
+# NO_PROBABILITIES, PADDED_CLASSES, PROMPT_DIFFERS and UNPREPARED_VALIDATION.
 
 DONE_FIT = Message(
     ModelError,
@@ -611,8 +611,8 @@ UNWEIGHED_BATCHES = Message(
 )
 UNEVEN_TERMS = Message(
     ModelError,
-    "'{argument.accumulate}' weights batches by rows. Rows do not divide these terms: {names}. So the step differs "
-    "that of a large batch. Raise '{argument.batch_size}' instead, or give all terms and the option reduction 'sum'.",
+    "'{argument.accumulate}' weights batches by rows, which do not divide these terms of the loss: {names}. Raise "
+    "'{argument.batch_size}' instead, or give it the reduction 'sum', which adds the gradients as they are.",
 )
 NO_SAMPLE_WEIGHT = Message(
     ModelError, "The loss {name!r} is neither a mean nor a sum over rows. Leave out {argument.sample_weight}."

@@ -110,7 +110,7 @@ def test_weights_are_those_of_python(js: JsPage) -> None:
 
 
 def test_notices_of_losses_are_those_of_python(js: JsPage, plain_site: Site) -> None:
-    """Of terms that `accumulate` does not weigh, and of labels that are no probabilities; and losses in a list."""
+    """Of labels that are no probabilities; errors of terms that `accumulate` does not weigh; and losses in a list."""
     for names in (("kind", "age"), ("kind",)):
         plain_site.add(f"/{len(names)}.onnx", outputs(*names))
     found = js.run(
@@ -131,7 +131,8 @@ def test_notices_of_losses_are_those_of_python(js: JsPage, plain_site: Site) -> 
         const both = { x, kind_labels: kinds, age_labels: age };
         const sum = { steps: 2, reduction: "sum" };
         const accumulated = [];
-        for (const accumulate of [2, 1, sum]) accumulated.push(await fit("/2.onnx", weighed, both, { accumulate }));
+        const uneven = await failure(() => fit("/2.onnx", weighed, both, { accumulate: 2 }));
+        for (const accumulate of [1, sum]) accumulated.push(await fit("/2.onnx", weighed, both, { accumulate }));
         const plain = { ...weighed, kind: "CrossEntropyLoss" };
         accumulated.push(await fit("/2.onnx", plain, both, { accumulate: 2 }));
         const soft = { type: "CrossEntropyLoss", probabilities: true };
@@ -154,14 +155,13 @@ def test_notices_of_losses_are_those_of_python(js: JsPage, plain_site: Site) -> 
         for (const [model, loss] of [["/2.onnx", list], ["/1.onnx", []], ["/1.onnx", [{ ...list[1], weight: -1 }]]]) {
           refused.push((await failure(() => TrainingSession.createFromModel(model, { loss }))).message);
         }
-        return { accumulated, named, streams, values, refused };
+        return { uneven: uneven.message, accumulated, named, streams, values, refused };
         """,
         given={name: ARRAYS[f"train.{name}"].ravel().tolist() for name in ("x", "kind", "age")}
         | {"shares": SHARES.ravel().tolist()},
     )
-    notice, *others = found["accumulated"]
-    (said,) = notice
-    assert "Rows do not divide these terms: kind_loss. So the step differs" in said and others == [[], [], []]
+    assert "which do not divide these terms of the loss: kind_loss. Raise 'batchSize'" in found["uneven"]
+    assert found["accumulated"] == [[], [], []]
     whole, *named, of_output = found["named"]
     assert (
         whole == [] and all("The first rows of 'labels' are no prob" in said for (said,) in named) and len(named) == 3

@@ -272,7 +272,7 @@ IN_SLICES: dict[str, dict[str, Any]] = {
     "NaN that is skipped": {"batch_size": 2, "on_nan": "skip", "bad": (7, 40)},
     "NaN after which all is restored": {"batch_size": 2, "accumulate": 2, "on_nan": "restore", "bad": (31,)},
     "one plan": {"batch_size": 5, "accumulate": 2, "clip_grad_norm": 0.05, "session": {"max_plans": 1}},
-    "terms": {"batch_size": 8, "accumulate": 2, "kind": "outputs"},
+    "terms": {"batch_size": 8, "accumulate": {"steps": 2, "reduction": "sum"}, "kind": "outputs"},
     "terms with NaN": {"batch_size": 4, "on_nan": "skip", "kind": "outputs", "bad": (7, 25)},
     "batches of more than a run": {"batch_size": 8, "accumulate": 2, "kind": "wide"},
 }

@@ -191,7 +191,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
         if not core.models.weighs_batches:
             raise messages.UNWEIGHED_BATCHES()
         if core.models.uneven:
-            inputs.warn(messages.UNEVEN_TERMS(names=", ".join(core.models.uneven)))
+            raise messages.UNEVEN_TERMS(names=", ".join(core.models.uneven)))
     schedule = schedule_of(settings.get("schedule"), options["learning_rate"], updates)
     early, checkpoint = settings.get("early_stopping"), settings.get("checkpoint")
     early = None if early is None else make_early_stopping(early, better)

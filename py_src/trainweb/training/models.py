@@ -127,7 +127,7 @@ class SessionModels:
                 loss, inputs = (terms if len(terms) == 1 else self.outputs[kind])[0], self.inputs[kind].values()
                 self.graphs[kind], self.counts[kind] = counted_loss(graph, loss, inputs)
         self.uneven: list[str] = []
-        """Terms of the loss that batches which add their gradients do not weigh by the divisors of the terms."""
+        """Terms of the loss whose gradients of several batches do not become those of one large batch."""
         if len(terms) > 1:
             self.uneven = uneven_terms(train, terms, self.inputs["train"].values())
             self.graphs["train"], self.counts["train"] = with_terms(train, self.outputs["train"][0], terms)

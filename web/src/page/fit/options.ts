@@ -173,9 +173,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const { steps: accumulate, reduction } = resolveAccumulate(settings.accumulate);
   const uneven = accumulate > 1 && reduction === "mean" ? info.unevenTerms : [];
   refuseIf(uneven === null, "UNWEIGHED_BATCHES");
-  if (uneven?.[0] !== undefined) {
-    inputs.warn("UNEVEN_TERMS", { names: uneven.join(", ") });
-  }
+  const names = (uneven ?? []).join(", ");
+  refuseIf(names !== "", "UNEVEN_TERMS", { names });
   const counted = stepsPerEpoch ?? (inputs.rows === null ? train.count : null);
   const steps = counted === null ? null : plain.epochs * Math.ceil(counted / accumulate);
   const seed = !isStream && plain.shuffle === false ? null : plain.seed;

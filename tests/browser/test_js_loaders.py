@@ -52,8 +52,8 @@ SOURCES = {
         "({ x: { ort_tensor: whole.x, dims: [rows, 10] }, labels })",
         "{ shuffle: false, batchSize: size }",
     ),
-    "rows of plain arrays": ("xs.map((x, k) => ({ x, labels: labels[k] }))", "{ batchSize: size }"),
-    "pairs as rows": ("xs.map((x, k) => [x, labels[k]])", "{ batchSize: size }"),
+    "rows of plain arrays": ("xs.map((x, k) => ({ x, labels: labels[k] }))", "{ shuffle: false, batchSize: size }"),
+    "pairs as rows": ("xs.map((x, k) => [x, labels[k]])", "{ shuffle: false, batchSize: size }"),
 }
 
 

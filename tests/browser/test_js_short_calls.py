@@ -5,6 +5,7 @@ import pytest
 from tests.conformance.fits import BASE
 
 import trainweb
+from trainweb.data import Dataset
 
 from .js_session import JsPage
 from .test_js_fit import OPEN, arrays
@@ -19,17 +20,21 @@ def test_the_finder_is_that_of_python(js: JsPage) -> None:
         const {{ rates, losses, suggestion, plot }} = await s.findLearningRate(data(), options);
         const rate = Math.fround(await s.getLearningRate());
         const same = before.join() === (await bytes(s)).join() && rate === Math.fround(0.001);
+        const list = [];
+        for await (const row of new Dataset(data())) list.push(row);
+        const listed = await s.findLearningRate(list, options);
         const wrong = await failure(() => s.findLearningRate(data(), {{ step: 1 }}));
         const bad = await failure(() => s.findLearningRate(data(), {{ steps: 1 }}));
         await s.release();
-        return {{ rates, losses, suggestion, plot: plot(), same, wrong, bad }};"""
+        return {{ rates, losses, listed: listed.losses, suggestion, plot: plot(), same, wrong, bad }};"""
     )
     with trainweb.TrainingSession.from_model(
         BASE, loss="CrossEntropyLoss", options={"reproducible": True}, additional_output_names=["logits"]
     ) as s:
         native = s.find_learning_rate(arrays(), steps=60, most=1e9, batch_size=16, seed=3)
+        listed = s.find_learning_rate(list(Dataset(arrays())), steps=60, most=1e9, batch_size=16, seed=3)
     assert found["same"] and len(native.rates) < 60
-    assert found["losses"] == native.losses
+    assert found["losses"] == native.losses != listed.losses == found["listed"]
     np.testing.assert_allclose(found["rates"], native.rates, rtol=1e-14)
     assert found["suggestion"] == pytest.approx(native.suggestion, rel=1e-14)
     assert found["plot"].startswith("<svg") and found["plot"].count(",") == len(native.rates)

@@ -151,6 +151,7 @@ def short(data: Dataset, place: int) -> Dataset:
 
 STEPS: dict[str, Callable[..., Any]] = {
     "dataset": Dataset,
+    "list": list,
     "map": lambda data: data.map(dict),
     "numbers": lambda data: data.map(lambda _: 3),
     "standardized": lambda data, *names: Dataset(data).standardize(*names),
@@ -169,6 +170,7 @@ STEPS: dict[str, Callable[..., Any]] = {
 STREAM = (("dataset",), ("map",))
 
 
+LIST = (("dataset",), ("list",))
 SHUFFLED = (("dataset",), ("shuffle", 6, 4), ("map",), ("batch", 4))
 BEGUN = (*SHUFFLED, ("begun",))
 
@@ -359,9 +361,19 @@ ALIKE: dict[str, list[Fit]] = {
         for of_data, of_fit in ((5, 0), (3, 2), (2**53 - 1, 6))
     ],
     "shuffled fits": [fit(data(20, *SHUFFLED), epochs=2, **more) for more in ({}, {"shuffle": True})],
+    "lists": [
+        fit(data(20, *steps), epochs=2, batch_size=6, seed=3, remainder="pad", **more)
+        for steps in ((), LIST, (*LIST, ("dataset",)))
+        for more in ({}, {"shuffle": True})
+    ],
     "unshuffled fits": [
-        fit(data(20, *steps), epochs=2, shuffle=False)
-        for steps in (batches(4), SHUFFLED, (*SHUFFLED[:2], ("cache",), ("batch", 4)))
+        fit(data(20, *steps), epochs=2, shuffle=False, batch_size=size)
+        for steps, size in (
+            (batches(4), None),
+            (SHUFFLED, None),
+            ((*SHUFFLED[:2], ("cache",), ("batch", 4)), None),
+            (LIST, 4),
+        )
     ],
     "unshuffled values": [
         ("mlp", [["evaluate", data(20, ("dataset",), *steps, ("take", 8))]], {}) for steps in ((), [("shuffle", 6, 4)])

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from tests.conformance.fits import KEPT, STREAM, Data, batches, changed, data
+from tests.conformance.fits import KEPT, LIST, STREAM, Data, batches, changed, data
 
 FULL: dict[str, Any] = {"validation_split": 0.5}
 ROW_50 = r"'labels' of row 50 of the data is out of range \(batch \d+ of epoch 1\)\. .*the label 9 at position \d+"
@@ -18,7 +18,8 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (Data([]), {}, "FeedError", "The data has no rows"),
     (Data(3), {}, "FeedError", "Data must map input names .*, or be rows, or a function"),
     (changed(8, labels=np.zeros(7, "i8")), {}, "FeedError", "'labels' has 7 rows, but 'x' has 8"),
-    (Data([{"x": 1}, {"y": 1}]), {}, "FeedError", "Row 1 of the data has y; the first row of its batch has x"),
+    (Data([{"x": 1}, {"y": 1}]), {}, "FeedError", "Row 0 of the data has x; the first row of its batch has y"),
+    (Data([[[0.5] * 10, 1], [[0.5] * 10, 1, 2]]), {}, "FeedError", "Item 1 of the data"),
     (Data([1]), {}, "FeedError", "Row 0 of the data is "),
     (changed(8, "labels"), {}, "FeedError", "no 'labels'; it has x, and the .* x, labels. Give it"),
     (changed(8, "labels", y=data(8).columns["x"]), {}, "FeedError", "no 'labels'; it has x, y, and the model"),
@@ -137,6 +138,8 @@ WRONG_LATER: list[tuple[Data, dict[str, Any], str, str]] = [
     (data(60, **BAD), EIGHT | {"seed": 3}, "FeedError", ROW_50),
     (data(60, **BAD), EIGHT | {"seed": 3, "on_nan": "skip"}, "FeedError", ROW_50),
     (data(60, **BAD), EIGHT | {"shuffle": False}, "FeedError", BATCH_7),
+    (data(60, *LIST, **BAD), EIGHT | {"seed": 3}, "FeedError", ROW_50),
+    (data(60, *LIST, **BAD), EIGHT | {"shuffle": False}, "FeedError", BATCH_7),
     (data(60, *STREAM, **BAD), EIGHT, "FeedError", BATCH_7),
     (data(60, *STREAM, **BAD), EIGHT | {"accumulate": 3}, "FeedError", BATCH_7),
     (

@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.conformance.models import mlp
 
 import trainweb
+from trainweb.data import Dataset
 from trainweb.errors import ModelError, SessionError, UnsupportedError
 from trainweb.fit.find_rate import suggested
 from trainweb.training.history import LearningRates
@@ -46,6 +47,8 @@ def test_it_ends_where_the_loss_diverges() -> None:
         assert all(loss <= 4 * min(found.losses[: k + 1]) for k, loss in enumerate(found.losses[:-1]))
         assert found.suggestion is not None and found.rates[0] < found.suggestion < found.rates[-1]
         again = s.find_learning_rate(DATA, steps=60, most=1e6, batch_size=8)
+        listed = [s.find_learning_rate(list(Dataset(DATA)), steps=60, most=1e6, batch_size=8, seed=k) for k in (0, 1)]
+        assert listed[0] != listed[1]
         assert again == found != s.find_learning_rate(DATA, steps=60, most=1e6, batch_size=8, seed=1)
 
 

@@ -94,13 +94,33 @@ def test_rows_that_do_not_fill_a_batch(remainder: str, last: list[list[int]]) ->
     assert fitted(stream)[0] == expected
 
 
-def test_each_epoch_has_an_order_of_its_own() -> None:
+class Sized:
+    """Rows that can be counted, indexed and iterated, as those of Hugging Face's datasets."""
+
+    def __init__(self, data: dict[str, np.ndarray]) -> None:
+        self._rows = list(Dataset(data))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, k: int) -> Any:
+        assert type(k) is int
+        return self._rows[k]
+
+    def __iter__(self) -> Any:
+        return iter(self._rows)
+
+
+@pytest.mark.parametrize("form", [dict, lambda data: list(Dataset(data)), Sized], ids=["arrays", "list", "sized"])
+def test_each_epoch_has_an_order_of_its_own(form: Any) -> None:
     data = rows(12)
     with session() as s:
         (loss,) = s.output_names(False)
         row_losses = [float(s.eval_step({n: a[k : k + 1] for n, a in data.items()})[loss]) for k in range(12)]
         rate = {"learning_rate": 0.0, "batch_size": 1, "progress": False}
-        seen = [Trainer(s).fit(data, epochs=2, seed=seed, **rate).losses for seed in (0, 0, 1)]
+        seen = [Trainer(s).fit(form(data), epochs=2, seed=seed, **rate).losses for seed in (0, 0, 1)]
+        in_order = Trainer(s).fit(form(data), shuffle=False, **rate).losses
+    assert in_order == pytest.approx(row_losses, rel=1e-6)
     first, second = seen[0][:12], seen[0][12:]
     assert seen[0] == seen[1] != seen[2] and first != second
     assert sorted(first) == sorted(second) == pytest.approx(sorted(row_losses), rel=1e-6)
@@ -268,7 +288,7 @@ def test_streams_and_generators() -> None:
     expected, _ = fitted(data, batch_size=4, shuffle=False, epochs=2)
     assert fitted(lambda: iter(Dataset(data)), batch_size=4, epochs=2)[0] == expected
     assert fitted(Dataset(data).map(dict).prefetch(2), batch_size=4, epochs=2)[0] == expected
-    assert fitted(list(Dataset(data)), batch_size=4, epochs=2)[0] == expected
+    assert fitted(list(Dataset(data)), batch_size=4, shuffle=False, epochs=2)[0] == expected
     assert fitted(Dataset(iter(Dataset(data))).cache(), batch_size=4, epochs=2)[0] == expected
 
 

@@ -67,7 +67,8 @@ def test_whole_batches_train_as_arrays(data: Any, batched: bool | None) -> None:
     ],
 )
 def test_tuples_and_lists_train_as_arrays(data: Any) -> None:
-    assert trained(data, shuffle=None if isinstance(data, list) else False) == trained(DATA, shuffle=False)
+    assert trained(data, shuffle=False) == trained(DATA, shuffle=False) != trained(DATA)
+    assert trained(data) == trained(data, shuffle=True) == trained(DATA)
 
 
 class MapStyle:

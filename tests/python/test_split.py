@@ -68,7 +68,7 @@ def test_a_list_of_rows_is_split_as_arrays_are() -> None:
     parts = Dataset(rows).split(0.25)
     split_before = {"data": parts[0], "validation_data": parts[1]}
     ways: list[dict[str, Any]] = [{"data": rows, "validation_split": 0.25}, split_before]
-    for way in [*ways, {"data": SORTED, "validation_split": 0.25, "shuffle": False}]:
+    for way in [*ways, {"data": SORTED, "validation_split": 0.25}]:
         with session() as s, pytest.warns(UserWarning, match="validation data has no row with 0 as 'labels'"):
             found.append(trainweb.Trainer(s).fit(**way, **options).epochs[0].validation)
     assert found[0] == found[1] == found[2]

@@ -45,9 +45,9 @@ class Dataset(OtherNames):
     ----------
     source : mapping, table, iterable, async iterable or map-style dataset of mappings, or function that returns one
         A mapping of names to arrays (first axis: rows), where dates become days; a table of pandas, polars or pyarrow,
-        whose columns are such arrays; or rows. ``fit`` shuffles those of a map-style dataset of PyTorch. A source that
-        can be iterated over only once, such as a generator, lasts for one epoch: pass the function that creates it.
-        Async rows get an event loop of their own.
+        whose columns are such arrays; or rows. ``fit`` shuffles those of a list and of a map-style dataset of PyTorch.
+        A source that can be iterated over only once, such as a generator, lasts for one epoch: pass the function that
+        creates it. Async rows get an event loop of their own.
 
     Raises
     ------
@@ -90,7 +90,9 @@ class Dataset(OtherNames):
             self._rows = lambda draw: ({n: a[k] for n, a in columns.items()} for k in range(len(self)))
         elif callable(source):
             self._rows = lambda draw: _iterated(source())
-        elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, Iterable):
+        elif isinstance(source, (list, tuple)):
+            self._rows = lambda draw: iter(source)
+        elif hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, (str, bytes)):
             self._rows, self._is_drawn = lambda draw: (source[int(k)] for k in order_of(len(source), draw)), True
         elif isinstance(source, (Iterable, AsyncIterable)) and not isinstance(source, (str, bytes)):
             self._rows = lambda draw: _iterated(source)

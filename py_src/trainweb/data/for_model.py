@@ -12,7 +12,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import warn
 from trainweb.data.dataset import Dataset, columns_of_table
-from trainweb.data.random import Draw
+from trainweb.data.random import Draw, order_of
 from trainweb.data.rows import Batch, Remainder, batched, numbered, numpy_dtype, plain_array, refuse_texts
 from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
@@ -119,21 +119,24 @@ class ModelInputs:
         for rows, and batches come as they are. With `drops` a notice leaves out batches that are smaller than the
         file's. `look` sees the first batch of each iteration.
         """
-        rows_of_batch = self.size(size)
+        rows_of_batch, is_list = self.size(size), self.lists_rows(data, is_batched)
 
         def made(draw: Draw | None) -> Iterator[Batch]:
-            items = data._rows(draw)
+            order = order_of(len(data), draw) if is_list and draw is not None and draw.shuffles else None
+            items = data._rows(draw) if order is None else data.rows(order)._rows(None)
             if (first := next(items, items)) is items:
                 return
             items = chain([first], items)
-            has_batches = is_batched or data.is_batched or (is_batched is None and self._is_batch(first))
+            is_whole = False if is_list else is_batched
+            has_batches = is_whole or data.is_batched or (is_whole is None and self._is_batch(first))
             if has_batches and size is not None and not ignores_size:
                 raise messages.BATCH_OF_BATCHES(name="batch_size")
             if not has_batches:
                 self._check_rows_first()
-            named = ((item, self.named(item, f"Item {k} of the data")) for k, item in enumerate(items))
+            numbers = enumerate(items) if order is None else zip(order.tolist(), items, strict=True)
+            named = ((item, self.named(item, f"Item {k} of the data")) for k, item in numbers)
             rows = (numbered(item, self._read(values)) for item, values in named)
-            batches_of_data = rows if has_batches else batched(rows, rows_of_batch, remainder)
+            batches_of_data = rows if has_batches else batched(rows, rows_of_batch, remainder, order)
             for k, one in enumerate(batches_of_data):
                 batch = numbered(one, self.batch(one, k))
                 if look is not None and k == 0:
@@ -147,6 +150,11 @@ class ModelInputs:
         stream = data._stream(made, is_batched=True)
         stream.is_padded = data.is_padded or (remainder == "pad" and not data.is_batched)
         return stream
+
+    def lists_rows(self, data: Dataset, is_batched: bool | None) -> bool:
+        """True for a list of rows, whose order `fit` draws; False for one of batches, and for other data."""
+        has_batches = is_batched is None and bool(data._listed) and self._is_batch((data._listed or ())[0])
+        return bool(data._listed) and not is_batched and not has_batches
 
     def require(self, data: Dataset, source: str) -> None:
         """Raise FeedError for arrays without an input that is read, and warn of labels that padding changes.

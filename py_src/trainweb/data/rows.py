@@ -22,7 +22,7 @@ NAT = -(2.0**63)
 
 
 class Bucketed(dict[str, Any]):
-    """A batch of a bucket, and the numbers of its rows in the data."""
+    """A batch of rows that are not in order, such as a bucket's, and their numbers in the data."""
 
     def __init__(self, batch: Mapping[str, Any], numbers: Sequence[int]) -> None:
         super().__init__(batch)
@@ -135,22 +135,25 @@ def _value(name: str, value: Any, position: int) -> np.ndarray:
         raise messages.RAGGED_VALUE(position=position, name=name, reason=str(error)) from error
 
 
-def batched(rows: Iterator[Row], size: int, remainder: Remainder) -> Iterator[Batch]:
-    """Rows as batches."""
+def batched(
+    rows: Iterator[Row], size: int, remainder: Remainder, order: np.ndarray | None = None
+) -> Iterator[Batch | Bucketed]:
+    """Rows as batches. `order` has the numbers of rows that are not in order."""
+    made = _stacked if order is None else _bucketed
     start: list[tuple[int, Row]] = []
     pending: list[tuple[int, Row]] = []
-    for numbered in enumerate(rows):
+    for numbered in enumerate(rows) if order is None else zip(order.tolist(), rows, strict=True):
         if remainder == "pad" and len(start) < size:
             start.append(numbered)
         pending.append(numbered)
         if len(pending) == size:
-            yield _stacked(pending)
+            yield made(pending)
             pending = []
     if pending and remainder == "pad":
         while len(pending) < size:
             pending = (pending + start)[:size]
     if pending and remainder != "drop":
-        yield _stacked(pending)
+        yield made(pending)
 
 
 def _stacked(numbered: list[tuple[int, Row]]) -> Batch:

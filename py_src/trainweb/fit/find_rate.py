@@ -46,13 +46,13 @@ def find_learning_rate(
     inputs = ModelInputs(core.inputs["train"], notices=core.notices, weights=core.models.own.weights)
     dataset = inputs.dataset(data)
     if dataset.columns is not None:
-        dataset = dataset.shuffle(BUFFER, seed)
+        dataset = dataset.shuffle(BUFFER)
     batches = inputs.batches(dataset, batch_size, "keep", batched, drops=True)
     rates = [least * (most / least) ** (k / (steps - 1)) for k in range(steps)]
     core.keep_state()
     try:
         options = {"schedule": rates.__getitem__, "on_nan": "stop", "progress": False}
-        history = fit(core, batches, options | {"batched": True, "steps_per_epoch": steps})
+        history = fit(core, batches, options | {"batched": True, "steps_per_epoch": steps, "seed": seed})
     finally:
         core.go_back()
     losses = smoothed(history.losses)

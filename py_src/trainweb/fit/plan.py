@@ -177,7 +177,8 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
         ModelInputs(core.inputs["eval"], weights=weights).require(validation, "validation data")
         warn_of_steps(inputs, train.preprocessing, validation, "validation rows")
     core.preprocessing = train.preprocessing
-    check_generators(train, validation, options, is_kept=settings.get("checkpoint") is not None)
+    is_drawn = train._is_drawn or inputs.lists_rows(train, options["batched"])
+    check_generators(train, validation, options, is_kept=settings.get("checkpoint") is not None, is_drawn=is_drawn)
     if options["ema"] and not core.layout.has_averages:
         raise messages.NO_AVERAGES()
     shuffle = options["shuffle"] is not False
@@ -191,7 +192,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
         if not core.models.weighs_batches:
             raise messages.UNWEIGHED_BATCHES()
         if core.models.uneven:
-            raise messages.UNEVEN_TERMS(names=", ".join(core.models.uneven)))
+            raise messages.UNEVEN_TERMS(names=", ".join(core.models.uneven))
     schedule = schedule_of(settings.get("schedule"), options["learning_rate"], updates)
     early, checkpoint = settings.get("early_stopping"), settings.get("checkpoint")
     early = None if early is None else make_early_stopping(early, better)
@@ -199,7 +200,8 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     if options["proximal"] and checkpoint is not None:
         raise messages.PROXIMAL_CHECKPOINT()
     if checkpoint is not None:
-        fixed = kept_options(inputs, options | {"accumulate": accumulate}, train, validation, shuffle=shuffle)
+        kept = options | {"accumulate": accumulate}
+        fixed = kept_options(inputs, kept, train, validation, shuffle=shuffle, is_drawn=is_drawn)
         checkpoint = FitCheckpoint(core, checkpoint, fixed)
     return FitPlan(
         core=core,
@@ -225,11 +227,13 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     )
 
 
-def check_generators(train: Dataset, validation: Dataset | None, options: Mapping[str, Any], *, is_kept: bool) -> None:
+def check_generators(
+    train: Dataset, validation: Dataset | None, options: Mapping[str, Any], *, is_kept: bool, is_drawn: bool
+) -> None:
     """Raise an error for options that such data does not take, and an iterator that was read or is read again."""
     if train.is_batched and options["batch_size"] is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
-    if train.columns is None and options["shuffle"] and not train._is_drawn:
+    if train.columns is None and options["shuffle"] and not is_drawn:
         raise messages.SHUFFLED_STREAM()
     if train.columns is not None and options["steps_per_epoch"] is not None:
         raise messages.STEPS_OF_ARRAYS()
@@ -276,7 +280,13 @@ def _evaluations(
 
 
 def kept_options(
-    inputs: ModelInputs, options: Mapping[str, Any], train: Dataset, validation: Dataset | None, *, shuffle: bool
+    inputs: ModelInputs,
+    options: Mapping[str, Any],
+    train: Dataset,
+    validation: Dataset | None,
+    *,
+    shuffle: bool,
+    is_drawn: bool,
 ) -> dict[str, Any]:
     """Return the options that determine the batches and their order, by their names in the page."""
     # The items of a stream may be batches of any size.
@@ -286,7 +296,7 @@ def kept_options(
         "batchSize": inputs.size(options["batch_size"]) if has_size else None,
         "remainder": options["remainder"] if has_size else None,
         "seed": (options["seed"] or None) if train.columns is None else options["seed"] if shuffle else None,
-        "shuffle": shuffle if train._is_drawn else None,
+        "shuffle": shuffle if is_drawn else None,
         "accumulate": options["accumulate"]["steps"],
         "reduction": options["accumulate"]["reduction"] if options["accumulate"]["steps"] > 1 else None,
         "clipGradNorm": options["clip_grad_norm"],

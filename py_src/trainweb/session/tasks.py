@@ -175,7 +175,8 @@ class SessionTasks(SessionMethods, Uncopied):
             What to do with the last, smaller batch: keep it, which compiles a second plan; drop it; or pad it with the
             first rows of the epoch.
         shuffle : bool
-            Train on the rows in a new order in each epoch: the default for arrays. Shuffle streams themselves.
+            Train on the rows in a new order in each epoch: the default for arrays, lists of rows and images. Shuffle
+            other streams themselves.
         seed : int, default 0
             Seed of the order of rows, from 0 to 2^53 - 1.
         validation_data : like data, optional

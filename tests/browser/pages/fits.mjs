@@ -32,12 +32,18 @@ function breaking(data, place) {
   });
 }
 
+function rowOf({ type, dims: [rows, ...dims], data }, row) {
+  const size = data.length / rows;
+  return new Tensor(type, data.slice(row * size, (row + 1) * size), dims);
+}
+
 async function* once(data) {
   yield* data;
 }
 
 const STEPS = {
   dataset: (data) => new Dataset(data),
+  list: ({ columns, size }) => Array.from({ length: size }, (_, row) => mapValues(Object.fromEntries(columns), (all) => rowOf(all, row))),
   map: (data) => data.map((row) => row),
   numbers: (data) => data.map(() => 3),
   standardized: (data, ...names) => new Dataset(data).standardize(...names),

@@ -130,6 +130,11 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
     return this.#stream.isBatched;
   }
 
+  /** @internal The rows or batches, if they are an array. */
+  get listed(): readonly unknown[] | null {
+    return this.#listed;
+  }
+
   /** @internal True if the order of the rows is drawn. */
   get isDrawn(): boolean {
     return this.#stream.isDrawn;
@@ -185,7 +190,7 @@ export class Dataset<Item extends object = Row> extends Opaque implements AsyncI
   }
 
   /** @internal Batches that a function makes from the rows or batches. */
-  through(make: (items: AsyncIterable<Row | Batch>) => AsyncIterable<Batch>, isPadded: boolean): Dataset<Batch> {
+  through(make: (items: AsyncIterable<Row | Batch>, draw: Draw | null) => AsyncIterable<Batch>, isPadded: boolean): Dataset<Batch> {
     return this.#piped(make, { isBatched: true, isPadded, parts: this.#stream.parts });
   }
 

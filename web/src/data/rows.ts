@@ -34,10 +34,10 @@ type Data = Exclude<Tensor["data"], string[]>;
 /** A row with its number in the data. */
 type Numbered = readonly [number, Row];
 
-/** The numbers of the rows in the data, by batches of buckets. */
+/** The numbers of the rows in the data, by batches of rows that are not in order. */
 const NUMBERS = new WeakMap<object, readonly number[]>();
 
-/** The numbers of the rows of a bucket's batch; null for others. */
+/** The numbers of the rows of a batch; null where they are in order. */
 export function numbersOf(batch: object, rows?: number): readonly number[] | null {
   const numbers = NUMBERS.get(batch) ?? null;
   return rows === undefined || numbers?.length === rows ? numbers : null;
@@ -63,6 +63,13 @@ function stack(rows: readonly Numbered[]): Batch {
   const positions = rows.map(([position]) => position);
   tensors.forEach((row, k) => checkNames(positions[k] as number, row, first));
   return Object.fromEntries(Object.keys(first).map((name) => [name, stackValues(name, tensors.map((row) => row[name] as Tensor), positions)]));
+}
+
+/** Rows as a batch that keeps their numbers. */
+function numberedStack(rows: readonly Numbered[]): Batch {
+  const batch = stack(rows);
+  NUMBERS.set(batch, rows.map(([position]) => position));
+  return batch;
 }
 
 /** @throws FeedError for a row of other names than the first */
@@ -175,18 +182,21 @@ function nestedTensor(name: string, value: Numbers | Date): Tensor {
   return new Tensor((isMade && kind === "boolean" ? "float32" : TYPES[kind]) as "float32", data as number[], dims);
 }
 
-export async function* batched(rows: AsyncIterable<Row>, size: number, remainder: Remainder): AsyncGenerator<Batch> {
+/** Rows as batches. @param order - the numbers of rows that are not in order */
+export async function* batched(rows: AsyncIterable<Row>, size: number, remainder: Remainder, order: Uint32Array | null = null): AsyncGenerator<Batch> {
+  const make = order === null ? stack : numberedStack;
   const start: Numbered[] = [];
   let pending: Numbered[] = [];
   let number = 0;
   for await (const row of rows) {
-    const numbered = [number++, row] as const;
+    const numbered = [order?.[number] ?? number, row] as const;
+    number++;
     if (remainder === "pad" && start.length < size) {
       start.push(numbered);
     }
     pending.push(numbered);
     if (pending.length === size) {
-      yield stack(pending);
+      yield make(pending);
       pending = [];
     }
   }
@@ -196,7 +206,7 @@ export async function* batched(rows: AsyncIterable<Row>, size: number, remainder
   while (remainder === "pad" && pending.length < size) {
     pending = [...pending, ...start].slice(0, size);
   }
-  yield stack(pending);
+  yield make(pending);
 }
 
 /** Rows drawn from a buffer that is filled up in order. */
@@ -232,11 +242,6 @@ export async function* bucketed(
   size: number,
   fills: Fills | null,
 ): AsyncGenerator<Batch> {
-  const bucket = (pending: readonly Numbered[]): Batch => {
-    const batch = stack(pending);
-    NUMBERS.set(batch, pending.map(([position]) => position));
-    return batch;
-  };
   const buckets = new Map<number, Numbered[]>(bounds.map((bound) => [bound, []]));
   let number = 0;
   for await (const row of rows) {
@@ -256,12 +261,12 @@ export async function* bucketed(
     pending.push([number++, Object.fromEntries(values)]);
     if (pending.length === size) {
       buckets.set(bound, []);
-      yield bucket(pending);
+      yield numberedStack(pending);
     }
   }
   for (const pending of buckets.values()) {
     if (pending.length > 0) {
-      yield bucket(pending);
+      yield numberedStack(pending);
     }
   }
 }

@@ -5,6 +5,7 @@ import { Tensor } from "onnxruntime-common";
 import { Dataset, type DataSource } from "../data/dataset.js";
 import { fixedRows } from "../data/epoch.js";
 import { badSetting, describe, isTensor } from "../data/checks.js";
+import { permutation, type Draw } from "../data/random.js";
 import { asTensor as asValue, batched, numberedAs, refuseTexts, type Batch, type Row } from "../data/rows.js";
 import { unitsOf } from "../data/table.js";
 import type { Remainder, Units } from "../wire/fit.js";
@@ -109,13 +110,25 @@ export class ModelInputs {
   /** A stream as batches that the model takes. */
   batches(data: Dataset, options: BatchOptions): Dataset {
     const isPadded = data.isPadded || (options.remainder === "pad" && !data.isBatched);
-    return data.through((items) => this.#batches(items, data.isBatched || options.batched, options), isPadded);
+    const isList = this.listsRows(data, options.batched);
+    const isBatched = data.isBatched || (isList ? false : options.batched);
+    const make = (items: AsyncIterable<object>, draw: Draw | null): AsyncIterable<Batch> => {
+      const order = isList && draw?.shuffles ? permutation(data.size as number, draw.seed, draw.epoch) : null;
+      return this.#batches(order === null ? items : data.rows(order), isBatched, options, order);
+    };
+    return data.through(make, isPadded);
+  }
+
+  /** True for an array of rows, whose order `fit` draws; false for one of batches, and for other data. */
+  listsRows({ listed }: Dataset, isBatched: boolean | null): boolean {
+    return listed !== null && listed.length > 0 && !(isBatched ?? this.#isBatch(listed[0]));
   }
 
   async *#batches(
     items: AsyncIterable<object>,
     isBatched: boolean | null,
     { batchSize, remainder, ignoresSize = false, drops = false, look }: BatchOptions,
+    order: Uint32Array | null,
   ): AsyncGenerator<Batch> {
     const size = this.size(batchSize);
     const iterator = items[Symbol.asyncIterator]();
@@ -136,11 +149,12 @@ export class ModelInputs {
     };
     const rows = async function* (): AsyncGenerator<unknown> {
       for (let [k, next] = [0, first as IteratorResult<object>]; next.done !== true; next = await iterator.next()) {
-        yield named(next.value, k++);
+        yield named(next.value, order?.[k] ?? k);
+        k++;
       }
     };
     let number = 0;
-    for await (const entry of isWhole ? rows() : batched(rows() as AsyncIterable<Row>, size, remainder)) {
+    for await (const entry of isWhole ? rows() : batched(rows() as AsyncIterable<Row>, size, remainder, order)) {
       const batch = numberedAs(entry as object, this.batch(entry, number++));
       if (number === 1) {
         look?.(batch);

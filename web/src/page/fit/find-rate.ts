@@ -44,14 +44,14 @@ export async function findLearningRate(
   refuseSettingIf(most <= least, "most", most, `greater than 'least', which is ${least}`);
   const inputs = new ModelInputs(info, "train");
   const dataset = inputs.dataset(data);
-  const rows = dataset.columns === null ? dataset : dataset.shuffle({ buffer: BUFFER, seed });
+  const rows = dataset.columns === null ? dataset : dataset.shuffle({ buffer: BUFFER });
   const batches = inputs.batches(rows, { batchSize, remainder: "keep", batched, drops: true });
   const rates = Array.from({ length: steps }, (_, k) => least * (most / least) ** (k / (steps - 1)));
   await call("keepState");
   let losses: readonly number[];
   try {
     const schedule = (step: number): number => rates[step] as number;
-    ({ losses } = await session.fit(batches, { batched: true, stepsPerEpoch: steps, schedule, onNaN: "stop" }));
+    ({ losses } = await session.fit(batches, { batched: true, stepsPerEpoch: steps, schedule, seed, onNaN: "stop" }));
   } finally {
     await call("goBack");
   }

@@ -144,7 +144,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }
   refuseIf(!isStream && plain.batched === true, "BATCHED_ARRAYS");
-  refuseIf(isStream && plain.shuffle === true && !train.isDrawn, "SHUFFLED_STREAM");
+  const isDrawn = train.isDrawn || inputs.listsRows(train, plain.batched);
+  refuseIf(isStream && plain.shuffle === true && !isDrawn, "SHUFFLED_STREAM");
   refuseIf(!isStream && plain.stepsPerEpoch !== null, "STEPS_OF_ARRAYS");
   checkGenerators(train, validation, plain, (settings.checkpoint ?? null) !== null);
   const metrics = resolveMetrics(settings.metrics ?? []);
@@ -184,7 +185,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     batchSize: hasSize ? batchSize : null,
     remainder: hasSize ? plain.remainder : null,
     seed: isStream ? plain.seed || null : seed,
-    shuffle: train.isDrawn ? plain.shuffle !== false : null,
+    shuffle: isDrawn ? plain.shuffle !== false : null,
     accumulate,
     reduction: accumulate > 1 ? reduction : null,
     clipGradNorm: plain.clipGradNorm,

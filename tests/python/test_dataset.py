@@ -23,7 +23,7 @@ import trainweb
 from trainweb.data import Dataset, from_csv
 from trainweb.data.random import Draw, permutation, random_words
 from trainweb.errors import FeedError, ModelError
-from trainweb.training.arrays import from_numpy
+from trainweb.training.arrays import as_feed, from_numpy
 
 from .sessions import batch, session
 
@@ -327,6 +327,16 @@ def test_dates_are_days() -> None:
     np.testing.assert_equal(Dataset({"d": np.array([36, "NaT"], "m8[h]")}).columns, {"d": [1.5, np.nan]})
     masked = np.ma.masked_array(np.array(["1970-01-02", "1970-01-03"], "M8[D]"), [False, True])
     np.testing.assert_equal(Dataset({"d": masked}).columns, {"d": [1, np.nan]})
+
+
+def test_dates_in_a_list_are_days() -> None:
+    """A step converts a list to the type of its input; integers have no NaN."""
+    noon, span = np.datetime64("1970-01-02T12:00"), np.timedelta64(36, "h")
+    for dates in ([noon, np.datetime64("NaT")], [span, np.timedelta64("NaT")]):
+        np.testing.assert_equal(as_feed("d", dates, "float32").data.cast("f").tolist(), [1.5, np.nan])
+        with pytest.raises(FeedError, match=r"Feed 'd' cannot be made a int64 array: .*NaN"):
+            as_feed("d", dates, "int64")
+    assert as_feed("d", [np.datetime64("1969-12-31")], "int64").data.cast("q").tolist() == [-1]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])

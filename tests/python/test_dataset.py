@@ -351,11 +351,16 @@ def test_a_missing_date_is_no_number(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [datetime.date(2024, 1, 1), datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC), SimpleNamespace(year=2024)],
+    [
+        datetime.date(2024, 1, 1),
+        datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC),
+        SimpleNamespace(year=2024),
+        datetime.timedelta(days=1),
+    ],
 )
 def test_objects_of_dates_are_named(value: Any) -> None:
     table = Dataset({"d": np.array([None, value], object)})
-    advice = r"Give dates as datetime64.*tz_convert\(None\).*to_timestamp\(\)"
+    advice = r"Give dates as datetime64.*tz_convert\(None\).*to_timestamp\(\).* of durations 'm8\[us\]'"
     with pytest.raises(FeedError, match=f"NoneType and .*{advice}"):
         table.fill_mean("d")
 

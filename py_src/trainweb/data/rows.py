@@ -119,7 +119,7 @@ def refuse_objects(name: str, array: np.ndarray) -> None:
         rarest = kinds.index(min(sorted(set(kinds)), key=kinds.count))
         row, value = rarest * len(array) // len(kinds), array.reshape(-1)[rarest]
         found = " and ".join(sorted(set(kinds)))
-        if any(hasattr(one, "year") for one in array.flat):
+        if any(hasattr(one, "year") or hasattr(one, "days") for one in array.flat):
             raise messages.DATE_OBJECTS(name=name, kinds=found, row=row, value=value)
         raise messages.OBJECTS_IN_COLUMN(name=name, kinds=found, row=row, value=value)
 

@@ -76,14 +76,14 @@ SHOWN_NAME = 80
 
 ALIASES = dict(sep="delimiter", monitor="metric", verbose="progress", classweight="loss", lossweights="loss")
 ALIASES |= dict(lr="learning_rate", acc="accuracy", bce="BCEWithLogitsLoss", bceloss="BCEWithLogitsLoss")
-ALIASES |= dict(mae="L1Loss", meanabsoluteerror="L1Loss", meansquarederror="MSELoss", nllloss="CrossEntropyLoss")
+ALIASES |= dict(mae="L1Loss", meanabsoluteerror="L1Loss mae", meansquarederror="MSELoss rmse")
 ALIASES |= dict(binarycrossentropy="BCEWithLogitsLoss", sparsecategoricalcrossentropy="CrossEntropyLoss")
 ALIASES |= dict(loraalpha="alpha", targetmodules="targets", initloraweights="init")
 ALIASES |= dict.fromkeys(("rocauc", "rocaucscore", "auroc", "aucroc"), "auc")
 ALIASES |= dict(rootmeansquarederror="rmse", jaccard="mIoU", jaccardscore="mIoU", topkaccuracy="topK")
-ALIASES |= dict(r2score="r2", jaccardindex="mIoU", topkcategoricalaccuracy="topK")
+ALIASES |= dict(r2score="r2", jaccardindex="mIoU", topkcategoricalaccuracy="topK", nllloss="CrossEntropyLoss")
 ALIASES |= dict.fromkeys(("checkpointstate", "ckptpath", "loadcheckpoint", "resumefromcheckpoint"), "checkpoint")
-"""Names in pandas, scikit-learn, PyTorch, Keras, PEFT and Lightning, in small letters without "_", and ours."""
+"""Names in other libraries, in small letters without "_", and ours: one, or a loss and a metric."""
 OF_CALLS = dict.fromkeys(("loss", "optimizer", "sample_weight", "frozen_params", "requires_grad"), "from_model")
 OF_CALLS |= dict.fromkeys(("metrics", "epochs", "batch_size", "validation_split"), "fit")
 OF_CALLS |= dict(checkpoint="fit or TrainingSession, or load_checkpoint of the session", learning_rate="from_model")
@@ -182,7 +182,7 @@ class OtherNames:
 def nearest(name: object, known: Iterable[str]) -> str:
     """An alias among `known`, or the name that the least changes turn `name` into; `data/nearest.ts` has the same."""
     shown = shortened(str(name), SHOWN_NAME, 0)
-    return min(known, key=lambda one: -1 if one == _aliased(shown) else _difference(shown.lower(), one.lower()))
+    return min(known, key=lambda one: -1 if one in _aliased(shown).split() else _difference(shown.lower(), one.lower()))
 
 
 def _aliased(name: str) -> str:

@@ -231,7 +231,7 @@ DATE_OBJECTS = Message(
     FeedError,
     "{name!r} has Python objects of type {kinds}. Row {row} has {value!r}. Give dates as datetime64. pandas has "
     ".dt.tz_convert(None) for dates with a time zone and .dt.to_timestamp() for periods; for others "
-    "np.asarray(dates, 'M8[us]').",
+    "np.asarray(dates, 'M8[us]'), of durations 'm8[us]'.",
 )
 SEVERAL_SETS = Message(FeedError, "{name!r} is a data set of its own: give only one of them, as data[{name!r}].")
 NOT_A_COLUMN = Message(FeedError, "{name!r} is {actual}; its first axis must count rows: one row is a list of one.")
@@ -333,6 +333,8 @@ NOT_PADDED = Message(
 )
 STREAM_SPLIT = Message(
     FeedError,
+    "A stream of rows cannot be split: give arrays, a list of rows, or two datasets, as torch.utils.data.random_split "
+    "makes them, and split before steps such as 'map' and 'bucket'. Of texts in batches, split the texts.",
     "A stream of rows cannot be split: give arrays, a list of rows, or two datasets, and split before steps such as "
     "'map' and 'bucket'. Of texts in batches, split the texts.",
 )

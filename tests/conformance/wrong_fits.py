@@ -95,6 +95,7 @@ WRONG: list[tuple[Data, dict[str, Any], str, str]] = [
     (data(8), {"checkpoint": {}}, "ModelError", "checkpoint needs the setting '"),
     (data(8), {"metrics": ["accuracy"]}, "ModelError", "Metrics need validation data: give validation_data"),
     (data(8), FULL | {"metrics": ["accurcy"]}, "TypeError", "did you mean 'accuracy'"),
+    (data(8), FULL | {"metrics": ["mean_absolute_error"]}, "TypeError", "did you mean 'mae'"),
     (data(8), FULL | {"metrics": ["mae", "mae"]}, "ModelError", "'mae' is given twice"),
     (data(8), FULL | {"metrics": ["mae"], "predictions": "y"}, "ModelError", "predictions is 'y'"),
     (data(8), FULL | {"metrics": {"y": "mae"}}, "ModelError", "predictions is 'y'"),

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.lora.test_lora import RECORDED, arrays, model_of, run, session_of, truth
 
+from trainweb import TrainingSession
 from trainweb.artifacts.evidence import FOLDED
 from trainweb.errors import CheckpointError, LimitError, ModelError, TrainwebError, UnsupportedError
 from trainweb.lora import Adapter, LoraConfig, LoraModel, inject
@@ -222,6 +224,18 @@ def test_an_adapter_is_not_merged_into_a_quantized_weight(kind: str) -> None:
     adapted = inject(quantized(kind, ("m.q_proj",)), rank=2)
     with pytest.raises(UnsupportedError, match=rf": m.v_proj \({STORED[kind]}\)\. Merge it into the model in float32"):
         adapted.merge(adapted.adapter())
+
+
+@pytest.mark.parametrize(("name", "target"), [("attention", "q_proj"), ("embedding", "embed")])
+def test_a_model_that_holds_adapters_gets_no_others_in_their_place(name: str, target: str) -> None:
+    """The error names the way to train them."""
+    adapted = inject(RECORDED / f"{name}.dynamo.onnx", [target], rank=2)
+    model = session_of(adapted).export_model_for_inferencing(None, ["y"])
+    with pytest.raises(ModelError, match=rf"already, such as '{target}\.lora_.*A.*'\. Merge them") as caught:
+        inject(model, rank=2)
+    names = re.findall(r"requires_grad is \['(.*)'\]", str(caught.value))
+    with TrainingSession.from_model(model, loss="MSELoss", optimizer="SGD", requires_grad=names) as again:
+        assert sorted(again.parameter_names()) == sorted(adapted.parameter_names)
 
 
 @pytest.mark.parametrize("kind", STORED)

@@ -237,7 +237,7 @@ def test_quantized_weights_that_cannot_be_trained_are_named(tmp_path: Path, caps
     model.write_bytes(trainweb.quantize(whole, 8))
     with pytest.warns(UserWarning, match="_scales"):
         assert main(["artifacts", str(model), "--loss", "CrossEntropyLoss", "-o", str(tmp_path)]) == 1
-    assert "freeze their scales, or train adapters: lora, --lora" in capsys.readouterr().err
+    assert 'freeze scales or "all but head", or train adapters: lora, --lora' in capsys.readouterr().err
 
 
 def test_check_gives_lines_that_train_the_model(capsys: pytest.CaptureFixture[str]) -> None:

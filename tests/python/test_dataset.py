@@ -23,7 +23,7 @@ import trainweb
 from trainweb.data import Dataset, from_csv
 from trainweb.data.random import Draw, permutation, random_words
 from trainweb.errors import FeedError, ModelError
-from trainweb.training.arrays import from_numpy
+from trainweb.training.arrays import as_feed, from_numpy
 
 from .sessions import batch, session
 
@@ -329,6 +329,16 @@ def test_dates_are_days() -> None:
     np.testing.assert_equal(Dataset({"d": masked}).columns, {"d": [1, np.nan]})
 
 
+def test_dates_in_a_list_are_days() -> None:
+    """A step converts a list to the type of its input; integers have no NaN."""
+    noon, span = np.datetime64("1970-01-02T12:00"), np.timedelta64(36, "h")
+    for dates in ([noon, np.datetime64("NaT")], [span, np.timedelta64("NaT")]):
+        np.testing.assert_equal(as_feed("d", dates, "float32").data.cast("f").tolist(), [1.5, np.nan])
+        with pytest.raises(FeedError, match=r"Feed 'd' cannot be made a int64 array: .*NaN"):
+            as_feed("d", dates, "int64")
+    assert as_feed("d", [np.datetime64("1969-12-31")], "int64").data.cast("q").tolist() == [-1]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_a_missing_date_is_no_number(dtype: str) -> None:
     table = Dataset({"d": np.array(["2024-01-01", "NaT"], "M8[D]").astype(dtype)})
@@ -341,11 +351,16 @@ def test_a_missing_date_is_no_number(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [datetime.date(2024, 1, 1), datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC), SimpleNamespace(year=2024)],
+    [
+        datetime.date(2024, 1, 1),
+        datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC),
+        SimpleNamespace(year=2024),
+        datetime.timedelta(days=1),
+    ],
 )
 def test_objects_of_dates_are_named(value: Any) -> None:
     table = Dataset({"d": np.array([None, value], object)})
-    advice = r"Give dates as datetime64.*tz_convert\(None\).*to_timestamp\(\)"
+    advice = r"Give dates as datetime64.*tz_convert\(None\).*to_timestamp\(\).* of durations 'm8\[us\]'"
     with pytest.raises(FeedError, match=f"NoneType and .*{advice}"):
         table.fill_mean("d")
 

@@ -16,7 +16,7 @@ from tests.conformance.models import make_model, normal
 import trainweb
 from trainweb import TrainingSession
 from trainweb.artifacts import build_artifacts
-from trainweb.errors import ModelError
+from trainweb.errors import GradientError, ModelError
 from trainweb.heads import replace_head
 from trainweb.lora import Adapter
 from trainweb.model.reader import read_model
@@ -333,3 +333,5 @@ def test_a_quantized_head_is_refused_with_the_way(layer: str | None) -> None:
         TrainingSession.from_model(model, head={"classes": 3, "layer": layer}, **TRAINING)
     allowed = trainweb.quantize(keras().SerializeToString(), 8)
     session_of(allowed, head={"classes": 3}, frozen_params="all but head").release()
+    with pytest.raises(GradientError, match='freeze scales or "all but head"'):
+        session_of(allowed, head={"classes": 3})

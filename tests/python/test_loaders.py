@@ -102,6 +102,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ({"x": DATA["x"][:, :3], "labels": DATA["labels"]}, {}, FeedError, r"\[20, 3\] in the data.*\[batch, 5\] for a b"),
     ({"x": DATA["x"], "labels": np.full(20, 0.5)}, {}, FeedError, "'labels' has 0.5 in the data; the model t"),
     ((DATA["x"], DATA["labels"], DATA["x"]), {}, FeedError, "The data has 3 values, and the model has 2 inputs"),
+    (MapStyle(), {"validation_split": 0.5}, FeedError, "two datasets, as torch.utils.data.random_split makes"),
     ([(1, 2, 3)], {}, FeedError, "Item 0 of the data has 3 values, and the model has 2 inputs: x, labels"),
 ]
 

@@ -213,6 +213,20 @@ def test_terms_that_are_wrong_are_refused(loss: Any, text: str) -> None:
         session(loss, "kind", "age", sample_weight={"kind": "w"} if "kind" in loss else None)
 
 
+@pytest.mark.parametrize(
+    ("term", "said"),
+    [
+        (5, "loss is 5; it must be the name of one"),
+        ({"name": "L1Loss", "weight": -1}, "loss.weight is -1; it must be a number"),
+        ("L2Loss", "There is no loss 'L2Loss'"),
+    ],
+)
+def test_a_wrong_term_of_a_list_has_the_name_of_the_option(term: Any, said: str) -> None:
+    """As in a page, which does not know the name of the output yet."""
+    with pytest.raises((ModelError, TypeError), match=f"^{said}"):
+        session(["MSELoss", term], "age")
+
+
 def test_a_function_is_refused_by_the_name_of_its_output() -> None:
     with pytest.raises(ModelError, match=r"loss\.age is .*goes to 'OutputGradient'"):
         session({"kind": "CrossEntropyLoss", "age": lambda *_: 1}, "kind", "age")

@@ -86,6 +86,8 @@ KERAS: list[tuple[Callable[[], object], str]] = [
     (lambda: fitted(metrics=["acc"], validation_split=0.5), "did you mean 'accuracy'?"),
     (lambda: fitted(metrics="roc_auc", validation_split=0.5), "did you mean 'auc'?"),
     (lambda: fitted(metrics=["r2_score"], validation_split=0.5), "did you mean 'r2'?"),
+    (lambda: fitted(metrics="meanSquaredError", validation_split=0.5), "did you mean 'rmse'?"),
+    (lambda: opened(loss="mean_absolute_error"), "There is no loss 'mean_absolute_error'; did you mean 'L1Loss'?"),
     (lambda: opened(metrics=["accuracy"]), "did you mean 'metrics' of fit?"),
     *((lambda name=name: opened(**{name: "x.ckpt"}), SAVED) for name in CHECKPOINTS),
     (lambda: opened(threads=2), "did you mean 'threads' of the session options?"),

@@ -14,6 +14,8 @@ Dataset.fromText([{ messages }], tokenizer, { length: 64, pack: false, maskPromp
 const pairs = [{ prompt: "a", chosen: "b", rejected: "c" }];
 await session.fit(await Dataset.fromPreferences(pairs, tokenizer, { length: 64, reference: session }), { epochs: 3 });
 for await (const { text } of session.generate("a", { tokenizer, stop: tokenizer.eos_token_id })) console.log(text);
+session.generate([[1, 2, 3]]);
+session.generate([BigInt64Array.of(1n)]);
 session.generate(tokenizer("a"));
 session.generate(tokenizer("a", { return_tensor: false }));
 session.generate(tokenizer.apply_chat_template(messages, { add_generation_prompt: true }));

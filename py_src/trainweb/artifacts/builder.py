@@ -672,7 +672,7 @@ def _terms_of(loss: LossLike, loss_input_names: Sequence[str] | None, weights: A
         if len(names) != 1 or not loss:
             expected = f"losses by outputs, such as {{{(*names, '')[0]!r}: ['MSELoss', ...]}}"
             raise messages.BAD_SETTING(name="loss", value=loss, expected=expected)
-        return LossTerms({names[0]: loss}, weights)
+        return LossTerms({names[0]: loss}, weights, "loss")
     if not is_by_output(loss):
         return None
     if loss_input_names:

@@ -56,9 +56,12 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
 def plain_array(value: Any, dtype: Any = None) -> np.ndarray:
     """`np.asarray`, where what a masked array lacks is NaN, or None among texts. A tensor may need its gradient.
 
-    Dates become days since 1970-01-01, and durations days, float64 with NaN for NaT.
+    Dates become days since 1970-01-01, and durations days, float64 with NaN for NaT; those in a list then get `dtype`.
     """
-    array = np.asarray(value.detach() if hasattr(value, "detach") else value, dtype)
+    value = value.detach() if hasattr(value, "detach") else value
+    if dtype is not None and np.asarray(value).dtype.kind in "mM":
+        value = plain_array(value).tolist()
+    array = np.asarray(value, dtype)
     array = array - np.datetime64(0, "D") if array.dtype.kind == "M" else array
     array = array / np.timedelta64(1, "D") if array.dtype.kind == "m" else array
     if isinstance(value, np.ndarray) and np.any(mask := getattr(value, "mask", False)):
@@ -116,7 +119,7 @@ def refuse_objects(name: str, array: np.ndarray) -> None:
         rarest = kinds.index(min(sorted(set(kinds)), key=kinds.count))
         row, value = rarest * len(array) // len(kinds), array.reshape(-1)[rarest]
         found = " and ".join(sorted(set(kinds)))
-        if any(hasattr(one, "year") for one in array.flat):
+        if any(hasattr(one, "year") or hasattr(one, "days") for one in array.flat):
             raise messages.DATE_OBJECTS(name=name, kinds=found, row=row, value=value)
         raise messages.OBJECTS_IN_COLUMN(name=name, kinds=found, row=row, value=value)
 

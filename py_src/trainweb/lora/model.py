@@ -24,6 +24,7 @@ from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.settings import Choice, Count, Fraction, Modules, Positive, Seed, Text, YesNo
+from trainweb.spelling import ARGUMENT
 
 
 @checks_keywords
@@ -93,6 +94,11 @@ def inject(
     graph = model if isinstance(model, Graph) else read_model(model)
     graph = without_past(graph)
     base = recover_parameters(constants_to_initializers(computed_in_float32(graph)))
+    if held := [name for name in base.initializers if name.endswith(("lora_A.weight", "lora_embedding_A"))]:
+        raise ModelError(
+            f"The model has adapters already, such as {shown(held[0])}. Merge them before you export it, or leave out "
+            f"'lora' and train them: {ARGUMENT.requires_grad} is ['.*lora_.*[AB].*']."
+        )
     if not any(layer.kind is LINEAR for layer in find_layers(base)):
         refuse_rounding(reversed(base.nodes))
     of_peft = config is not None

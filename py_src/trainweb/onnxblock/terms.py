@@ -61,9 +61,9 @@ class Term:
     weight: float
 
     @classmethod
-    def of(cls, output: str, loss: Any) -> Term:
+    def of(cls, output: str, loss: Any, path: str) -> Term:
         """A term by the name of its loss, or by a mapping of that, a "weight" and settings."""
-        weight, path = 1.0, f"loss.{output}"
+        weight = 1.0
         if isinstance(loss, Mapping):
             settings = dict(loss)
             weight = settings.pop("weight", 1.0)
@@ -105,16 +105,16 @@ class LossTerms(Block):
 
     `loss` has a term or a list of terms by outputs of the model. A term is the name of a loss, a Block, or a dict. A
     dict has the name as "type" or "name", a "weight" (1 by default), and settings. `weights` weigh rows in every term,
-    or by outputs.
+    or by outputs. `path` is the name of all terms in errors; None: they have the names of their outputs.
     """
 
-    def __init__(self, loss: Mapping[str, Any], weights: Any = None) -> None:
+    def __init__(self, loss: Mapping[str, Any], weights: Any = None, path: str | None = None) -> None:
         for output, terms in loss.items():
             if isinstance(terms, (list, tuple)) and not terms:
                 raise messages.BAD_SETTING(name=f"loss.{output}", value=terms, expected="a loss, or a list of losses")
         self.weights = weights_of(weights, list(loss))
         self.terms = [
-            Term.of(output, term)
+            Term.of(output, term, path or f"loss.{output}")
             for output, terms in loss.items()
             for term in (terms if isinstance(terms, (list, tuple)) else [terms])
         ]

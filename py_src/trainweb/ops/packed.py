@@ -70,7 +70,7 @@ class DequantizeBlocks(_Rows):
     """
 
     domain = TRAINWEB
-    without_gradient = "training quantized weights (freeze their scales, or train adapters: lora, --lora)"
+    without_gradient = 'training quantized weights (freeze scales or "all but head", or train adapters: lora, --lora)'
     unpacks = True
 
     def infer(self, packed: TensorType, scales: TensorType, zeros: TensorType | None = None) -> TensorType:

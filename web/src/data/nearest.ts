@@ -29,7 +29,7 @@ function difference(a: string, b: string): number {
 
 /** An alias among `known`, or the name that the least changes turn `name` into, in any case; `arguments.py` has the same. */
 export function nearest(name: string, known: readonly string[]): string {
-  const far = (one: string): number => (one === aliased(name) ? -1 : difference(brief(name).toLowerCase(), one.toLowerCase()));
+  const far = (one: string): number => (aliased(name).split(" ").includes(one) ? -1 : difference(brief(name).toLowerCase(), one.toLowerCase()));
   return known.reduce((a, b) => (far(b) < far(a) ? b : a));
 }
 

@@ -17,11 +17,12 @@ const COMPUTED = [
   ["token_type_ids", 0, "0 for each token, as generate sets them"],
 ] as const;
 
-/** A prompt: text, or token ids as numbers, as a typed array, as a tensor, or as the inputs that a tokenizer makes. */
+/** A prompt: text, or token ids: numbers, a typed array, a list of one of these, a tensor, or a tokenizer's inputs. */
 export type Prompt =
   | string
   | ArrayLike<number>
   | ArrayLike<bigint>
+  | readonly (ArrayLike<number> | ArrayLike<bigint>)[]
   | {
       /** The token ids of a tensor. */
       readonly data: unknown;

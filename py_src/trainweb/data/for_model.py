@@ -122,7 +122,7 @@ class ModelInputs:
         rows_of_batch, is_list = self.size(size), self.lists_rows(data, is_batched)
 
         def made(draw: Draw | None) -> Iterator[Batch]:
-            order = order_of(len(data), draw) if is_list and draw is not None and draw.shuffles else None
+            order = order_of(len(data), draw) if is_list and draw is not None else None
             items = data._rows(draw) if order is None else data.rows(order)._rows(None)
             if (first := next(items, items)) is items:
                 return

@@ -200,8 +200,7 @@ def checked_plan(core: SessionCore, data: Any, settings: Mapping[str, Any]) -> F
     if options["proximal"] and checkpoint is not None:
         raise messages.PROXIMAL_CHECKPOINT()
     if checkpoint is not None:
-        kept = options | {"accumulate": accumulate}
-        fixed = kept_options(inputs, kept, train, validation, shuffle=shuffle, is_drawn=is_drawn)
+        fixed = kept_options(inputs, options | {"accumulate": accumulate}, train, validation, is_drawn=is_drawn)
         checkpoint = FitCheckpoint(core, checkpoint, fixed)
     return FitPlan(
         core=core,
@@ -280,15 +279,10 @@ def _evaluations(
 
 
 def kept_options(
-    inputs: ModelInputs,
-    options: Mapping[str, Any],
-    train: Dataset,
-    validation: Dataset | None,
-    *,
-    shuffle: bool,
-    is_drawn: bool,
+    inputs: ModelInputs, options: Mapping[str, Any], train: Dataset, validation: Dataset | None, *, is_drawn: bool
 ) -> dict[str, Any]:
     """Return the options that determine the batches and their order, by their names in the page."""
+    shuffle = options["shuffle"] is not False
     # The items of a stream may be batches of any size.
     is_open = train.columns is None and options["batch_size"] is None and options["batched"] is not False
     has_size = not train.is_batched and not is_open

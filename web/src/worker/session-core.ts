@@ -32,7 +32,7 @@ import { assemble, converting, type ReadPlace } from "./files.js";
 import { InspectedPlans, type InspectedStep } from "./inspected-plans.js";
 import { coveringKind } from "./fit/metrics.js";
 import { NumericsCheck } from "./numerics.js";
-import { withValue, type HostOpener, type HostOptions, type LoadedPlan, type ReadFile, type Side, type StepHost } from "./host.js";
+import { unless, withValue, type HostOpener, type HostOptions, type LoadedPlan, type ReadFile, type Side, type StepHost } from "./host.js";
 import type { LazyModels, PythonModels } from "./python-models.js";
 import { PropertyCalls } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
@@ -693,16 +693,9 @@ function ownBytes({ file }: { readonly file: Handout | null }): Uint8Array {
 
 /** Do something, and something else afterwards, however the former ends. */
 function finallyDo<T>(action: () => MaybePromise<T>, end: () => MaybePromise<void>): MaybePromise<T> {
-  const finish = (value: T): MaybePromise<T> => withValue(end(), () => value);
   const fail = (error: unknown): MaybePromise<never> =>
     withValue(end(), () => {
       throw error;
     });
-  let result: MaybePromise<T>;
-  try {
-    result = action();
-  } catch (error) {
-    return fail(error);
-  }
-  return result instanceof Promise ? result.then(finish, fail) : finish(result);
+  return withValue(unless(action, fail), (value) => withValue(end(), () => value));
 }

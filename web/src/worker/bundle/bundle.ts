@@ -385,24 +385,18 @@ export async function joinBundle({ header, blobs }: RawBundle): Promise<Uint8Arr
 
 /** A plan's JSON, and the bytes that it refers to. */
 export interface RawPlan extends RawBundle {
-  readonly header: {
-    readonly words: ByteRange;
-    readonly constants: ByteRange;
-    readonly large: readonly RawLarge[];
-    readonly code: ByteRange;
-    readonly body?: RawBody;
-  };
+  readonly header: RawPart & { readonly body?: RawPart };
 }
 
-interface RawBody {
-  readonly texts: readonly ByteRange[];
-  readonly uniforms: ByteRange;
-  readonly dispatches: ByteRange;
-  readonly tiled: ByteRange;
-  readonly few: ByteRange;
-  readonly constants: ByteRange;
+/** The JSON of a plan, or of its body. */
+interface RawPart {
   readonly large: readonly RawLarge[];
+  readonly texts?: readonly ByteRange[];
+  readonly [field: string]: unknown;
 }
+
+/** The fields with a range of the blobs, of a plan or its body. */
+const RANGES = ["words", "constants", "code", "uniforms", "dispatches", "tiled", "few"] as const;
 
 /** A bundle with more plans. */
 export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[]): RawBundle {
@@ -414,28 +408,21 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
   }
   const bytes = new Uint8Array(size);
   bytes.set(blobs);
-  const headers = plans.map((plan, index) => {
-    const { words, constants, code, large, body, ...rest } = plan.header;
+  const headers = plans.map(({ header: { body, ...plan }, blobs: own }, index) => {
     const start = starts[index] as number;
-    bytes.set(plan.blobs, start);
-    const moved = ([offset, length]: ByteRange): ByteRange => [start + offset, length];
-    const parts = (all: readonly RawLarge[]): RawLarge[] =>
-      all.map(([offset, file, at, nbytes]) => [offset, file, file === IN_BLOBS ? start + at : at, nbytes]);
-    const onGpu = body && {
-      ...body,
-      texts: body.texts.map(moved),
-      uniforms: moved(body.uniforms),
-      dispatches: moved(body.dispatches),
-      tiled: moved(body.tiled),
-      few: moved(body.few),
-      constants: moved(body.constants),
-      large: parts(body.large),
-    };
-    const places = { words: moved(words), constants: moved(constants), code: moved(code), large: parts(large) };
-    return { ...rest, ...places, ...(onGpu && { body: onGpu }), text: undefined };
+    bytes.set(own, start);
+    return { ...moved(plan, start), ...(body && { body: moved(body, start) }), text: undefined };
   });
   const root = header as { readonly plans: readonly unknown[] };
   return { header: { ...root, plans: [...root.plans, ...headers] }, blobs: bytes };
+}
+
+/** The same JSON, where its blobs begin at `start`. */
+function moved(part: RawPart, start: number): RawPart {
+  const behind = ([offset, length]: ByteRange): ByteRange => [start + offset, length];
+  const ranges = RANGES.filter((name) => name in part).map((name) => [name, behind(part[name] as ByteRange)]);
+  const large = part.large.map(([offset, file, at, nbytes]): RawLarge => [offset, file, file === IN_BLOBS ? start + at : at, nbytes]);
+  return { ...part, ...Object.fromEntries(ranges), large, ...(part.texts && { texts: part.texts.map(behind) }) };
 }
 
 function aligned(nbytes: number): number {

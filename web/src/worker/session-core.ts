@@ -138,7 +138,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       evalInputNames: inputs.eval.map(({ name }) => name),
       evalOutputNames: outputs.eval,
       sizes: [size, trainableSize],
-      nominal: this.#nominal,
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
       device: this.host.device,
     };

@@ -158,7 +158,7 @@ class SessionWorker {
       return null;
     },
 
-    startPython: async () => ({ python: (await this.#bootPython()).version }),
+    startPython: async () => (await this.#bootPython()).version,
 
     createSession: (origin, optionsJson, cached) => this.#create(origin, optionsJson, cached),
 

@@ -21,7 +21,8 @@ export class Evaluation {
   readonly #kind: StepKind;
   #totals: Totals | null = null;
   readonly #mean: MeanLoss;
-  #batches = 0;
+  /** Number of finished batches. */
+  batches = 0;
   #hasWarned = false;
   /** Rows of a batch, where the file fixes them. */
   readonly #fixed: number | null;
@@ -53,10 +54,10 @@ export class Evaluation {
       try {
         await this.#add(batch, times);
       } catch (error) {
-        throw located(error, batch, { epoch: this.#epoch, batch: this.#batches + 1 }, this.#data);
+        throw located(error, batch, { epoch: this.#epoch, batch: this.batches + 1 }, this.#data);
       }
     }
-    this.#batches++;
+    this.batches++;
   }
 
   /** @param times - how often each row is in the batch */
@@ -80,16 +81,11 @@ export class Evaluation {
 
   /** @throws SessionError if collected predictions or targets have no axis of rows */
   #checkRows(totals: Totals, rows: number): void {
-    for (const [k, { dims }] of (this.#batches > 0 ? (totals.rows.at(-1) ?? []) : []).entries()) {
+    for (const [k, { dims }] of (this.batches > 0 ? (totals.rows.at(-1) ?? []) : []).entries()) {
       if (dims[0] !== rows) {
         throw sessionError("NO_ROWS_IN_OUTPUT", { name: this.#spec.collects?.[k] as string, shape: dims, rows });
       }
     }
-  }
-
-  /** Number of finished batches. */
-  get batches(): number {
-    return this.#batches;
   }
 
   result(): Evaluated {

@@ -248,8 +248,8 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
       }
       const make = (): Call<"startFit"> => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]);
       // History and schedule go on from the checkpoint.
-      const { position, losses, epochs, bestEpoch } = await this.#host.send(make);
-      this.#noteLosses({ losses, optimizerSteps: position.optimizerSteps, isNaN: false });
+      const { optimizerSteps, losses, epochs, bestEpoch } = await this.#host.send(make);
+      this.#noteLosses({ losses, optimizerSteps, isNaN: false });
       epochs.forEach((epoch) => this.#noteEpoch(plan, epoch));
       this.#history.bestEpoch = bestEpoch;
       await this.#host.run(callOf("runFit", [info.handle]));

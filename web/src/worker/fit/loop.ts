@@ -79,9 +79,9 @@ export class WorkerFit {
       await this.end(false).catch(() => {});
       throw error;
     }
-    const { epoch, optimizerSteps } = this.#steps.at;
+    const { optimizerSteps } = this.#steps.at;
     const { done: epochs, bestEpoch } = this.#epochs;
-    return { position: { epoch, optimizerSteps }, epochs, bestEpoch, losses: Float32Array.from(this.#losses) };
+    return { optimizerSteps, epochs, bestEpoch, losses: Float32Array.from(this.#losses) };
   }
 
   async #resume(checkpoint: CheckpointWriter): Promise<void> {
@@ -242,7 +242,7 @@ export class WorkerFit {
     const terms = Object.fromEntries(sums.map((sum, k) => [core.lossCounts.train.terms[k] as string, sum / rows]));
     const record = { epoch: epoch + 1, steps: kept, loss, learningRate: core.getLearningRate(), ...values, terms };
     if (this.#isOver) {
-      this.#epochs.add(record);
+      this.#epochs.done.push(record);
       return record;
     }
     if (this.#epochs.observe(record)) {

@@ -284,12 +284,7 @@ function clipOf({ clipGradNorm: norm, clipGradValue: value }: Plain): WireClip |
 
 /** The plain options by the page's names, with defaults for the missing ones. */
 function checkPlain(options: object): Plain {
-  const plain: Record<string, unknown> = {};
-  for (const [name, value] of Object.entries(options)) {
-    if (!OTHERS.includes(name)) {
-      plain[name] = value;
-    }
-  }
+  const plain = Object.fromEntries(Object.entries(options).filter(([name]) => !OTHERS.includes(name)));
   return settingsOf<Plain>("fit", plain, FIT, OTHERS);
 }
 

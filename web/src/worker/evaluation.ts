@@ -54,7 +54,7 @@ export class Evaluation {
       try {
         await this.#add(batch, times);
       } catch (error) {
-        throw located(error, batch, { epoch: this.#epoch, batch: this.batches + 1 }, this.#data);
+        throw located(error, batch, this.#epoch, this.batches + 1, this.#data);
       }
     }
     this.batches++;

@@ -278,7 +278,7 @@ export class WorkerFit {
       try {
         this.#isNaN = await this.#steps.undo(error);
       } catch (left) {
-        throw located(left, failed(), { epoch: epoch + 1, batch: step + 1 });
+        throw located(left, failed(), epoch + 1, step + 1);
       }
       if (!this.#isNaN) {
         this.#losses.push(NaN);

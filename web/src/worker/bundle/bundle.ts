@@ -350,9 +350,7 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   const end = PREFIX_BYTES + words.getUint32(12, true);
   damagedIf(end > nbytes || end % ALIGNMENT !== 0, `its header ends at byte ${end} of ${nbytes}`);
   const expected = prefix.subarray(HASH.start, HASH.end);
-  if (String(await sha256OfFile(file, PREFIX_BYTES)) !== String(expected)) {
-    throw malformed("it is damaged: its bytes are not those that were written");
-  }
+  damagedIf(String(await sha256OfFile(file, PREFIX_BYTES)) !== String(expected), "it is damaged: its bytes are not those that were written");
   let header: unknown;
   try {
     const text = await bytesOf(partOf(file, PREFIX_BYTES, end));
@@ -439,24 +437,19 @@ function checkStart({ parameters, outputs, hasEval, hasAverages, segments, ...de
     if (dtype !== "float32" && !isFrozen) {
       throw wrong(`parameters[${k}].dtype`, "float32", dtype);
     }
-    if (offset !== words || (!isFrozen && trainableOffset !== trainableSize)) {
-      throw malformed(`parameters[${k}] does not lie behind the parameter before it`);
-    }
+    damagedIf(offset !== words || (!isFrozen && trainableOffset !== trainableSize), `parameters[${k}] does not lie behind the parameter before it`);
     size += sizeOf(dims);
     words += Math.ceil((sizeOf(dims) * ITEM_SIZE[dtype]) / 4);
     trainableSize += isFrozen ? 0 : sizeOf(dims);
   }
   checkUnlike(parameters.map(({ name }) => name), "parameters");
-  if (declared.size !== size || declared.trainableSize !== trainableSize) {
-    throw malformed(`its parameters have ${size},${trainableSize} elements, not ${declared.size},${declared.trainableSize}`);
-  }
+  const [actual, said] = [`${size},${trainableSize}`, `${declared.size},${declared.trainableSize}`];
+  damagedIf(actual !== said, `its parameters have ${actual} elements, not ${said}`);
   if (hasEval && outputs.eval.length === 0) {
     throw wrong("outputs.eval", "a list of names", outputs.eval);
   }
   const sizes = segments.map(({ bytes }) => bytes);
-  if (!segmentsFit(sizes, { words, trainableSize, hasAverages })) {
-    throw malformed(`its segments have ${sizes.join(", ")} bytes for ${words} words of parameters`);
-  }
+  damagedIf(!segmentsFit(sizes, { words, trainableSize, hasAverages }), `its segments have ${sizes.join(", ")} bytes for ${words} words of parameters`);
 }
 
 /** True if segments of these sizes fit a session with so many words of parameters. */
@@ -513,9 +506,8 @@ function checkWords(words: Uint8Array, where: string, fingerprint: number, segme
   const view = new DataView(words.buffer, words.byteOffset, words.byteLength);
   const header = Array.from({ length: layout.HEADER_WORDS }, (_, word) => view.getUint32(4 * word, true));
   const expected = [layout.PLAN_MAGIC, layout.PLAN_VERSION, words.length / 4, fingerprint];
-  if (String(header.slice(0, expected.length)) !== String(expected) || header[layout.HEADER_N_SEGMENTS] !== segments) {
-    throw malformed(`${where} is no plan of ${words.length / 4} words for these kernels`);
-  }
+  const isPlan = String(header.slice(0, expected.length)) === String(expected) && header[layout.HEADER_N_SEGMENTS] === segments;
+  damagedIf(!isPlan, `${where} is no plan of ${words.length / 4} words for these kernels`);
   return header[layout.HEADER_N_INSTRUCTIONS] as number;
 }
 
@@ -524,9 +516,7 @@ function checkInterface(plan: Of<typeof PLAN>, where: string, session: PlanOwner
   const { signature, inputs, outputs, metrics } = plan;
   const kind = plan.kind.base;
   const declared = (kind === "clip" ? CLIP_INPUTS : (session.inputs[kind] ?? [])).map(({ name }) => name);
-  if (JSON.stringify(signature.map(({ name }) => name)) !== JSON.stringify(declared)) {
-    throw malformed(`${where} is not for the inputs ${declared.join(", ")}`);
-  }
+  damagedIf(JSON.stringify(signature.map(({ name }) => name)) !== JSON.stringify(declared), `${where} is not for the inputs ${declared.join(", ")}`);
   for (const slot of inputs) {
     const feed = signature.find(({ name }) => name === slot.name);
     const isFeed = feed?.dtype === slot.dtype && String(feed.dims) === String(slot.dims);
@@ -536,9 +526,7 @@ function checkInterface(plan: Of<typeof PLAN>, where: string, session: PlanOwner
   const { output = null, losses = null } = session.lossCounts?.[kind] ?? {};
   const names = [...(session.outputs[kind] ?? []), ...sums, ...[output, losses].filter((name) => name !== null)];
   const outputNames = outputs.map((slot) => slot.name);
-  if (JSON.stringify(outputNames.sort()) !== JSON.stringify(names.sort())) {
-    throw malformed(`${where} gives the outputs ${outputNames.join(", ")}, not ${names.join(", ")}`);
-  }
+  damagedIf(JSON.stringify(outputNames.sort()) !== JSON.stringify(names.sort()), `${where} gives the outputs ${outputNames.join(", ")}, not ${names.join(", ")}`);
 }
 
 function checkPlace({ name, segment, offset, nbytes, dtype, dims }: TensorPlace, where: string, sizes: readonly number[]): void {

@@ -2,7 +2,7 @@
 
 import type { Evaluated, WireBatch, WireEvaluation } from "../wire/fit.js";
 import { log } from "../wire/log.js";
-import { sessionError, show } from "../wire/messages.js";
+import { refuseIf, sessionError, show } from "../wire/messages.js";
 import type { Fetch, NamedTensor, WireTensor } from "../wire/protocol.js";
 import type { LossCount } from "./bundle/bundle.js";
 import { fixedRows, partsOf } from "../data/epoch.js";
@@ -82,9 +82,7 @@ export class Evaluation {
   /** @throws SessionError if collected predictions or targets have no axis of rows */
   #checkRows(totals: Totals, rows: number): void {
     for (const [k, { dims }] of (this.batches > 0 ? (totals.rows.at(-1) ?? []) : []).entries()) {
-      if (dims[0] !== rows) {
-        throw sessionError("NO_ROWS_IN_OUTPUT", { name: this.#spec.collects?.[k] as string, shape: dims, rows });
-      }
+      refuseIf(dims[0] !== rows, "NO_ROWS_IN_OUTPUT", { name: this.#spec.collects?.[k] as string, shape: dims, rows });
     }
   }
 

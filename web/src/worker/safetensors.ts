@@ -54,9 +54,7 @@ interface TensorEntry extends TensorType {
 export function readSafetensors(file: Uint8Array): TensorFile {
   const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
   const length = file.length < ALIGNMENT ? Infinity : Number(view.getBigUint64(0, true));
-  if (ALIGNMENT + length > file.length) {
-    throw new CheckpointError(`The safetensors file has ${file.length} bytes, which is less than its header.`);
-  }
+  throwIf(ALIGNMENT + length > file.length, CheckpointError, `The safetensors file has ${file.length} bytes, which is less than its header.`);
   let header: unknown;
   try {
     header = JSON.parse(new TextDecoder().decode(file.subarray(ALIGNMENT, ALIGNMENT + length)));
@@ -92,9 +90,7 @@ function placeOf(name: string, entry: unknown): TensorEntry {
   }
   const [start = 0, end = 0] = offsets;
   const needed = sizeOf(shape) * ITEM_SIZE[dtype];
-  if (end - start !== needed) {
-    throw new CheckpointError(`Tensor '${name}' of the safetensors file needs ${needed} bytes, and has ${end - start}.`);
-  }
+  throwIf(end - start !== needed, CheckpointError, `Tensor '${name}' of the safetensors file needs ${needed} bytes, and has ${end - start}.`);
   return { name, dtype, dims: shape, start, end };
 }
 

@@ -2,7 +2,7 @@
 
 import * as layout from "../engine/layout.js";
 import type { Handout } from "../python/handout.js";
-import { raise, refuseIf, sessionError } from "../wire/messages.js";
+import { raise, refuseIf } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type {
   AdapterFiles,
@@ -411,9 +411,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const slot = this.#slot(name);
     this.#checkNotNominal("copy parameter to");
     refuseIf(dtype !== "float32", "PARAMETER_DTYPE", { name, expected: "float32", actual: dtype });
-    if (String(dims) !== String(slot.dims) || data.length !== 4 * sizeOf(slot.dims)) {
-      throw sessionError("PARAMETER_SHAPE", { name, expected: slot.dims, actual: dims });
-    }
+    refuseIf(String(dims) !== String(slot.dims) || data.length !== 4 * sizeOf(slot.dims), "PARAMETER_SHAPE", { name, expected: slot.dims, actual: dims });
     writeParameter(this.host.view(layout.PARAMETERS), slot, data);
     this.#countLoad();
     return null;

@@ -16,7 +16,7 @@ import type {
   WireBatch,
   WireEvaluation,
 } from "../../wire/fit.js";
-import { sessionError } from "../../wire/messages.js";
+import { refuseIf } from "../../wire/messages.js";
 import type { MaybePromise, WireTensor } from "../../wire/protocol.js";
 import { Evaluation, failedBatch } from "../evaluation.js";
 import { Batches, type EpochRows, type Rates } from "./batches.js";
@@ -156,9 +156,7 @@ export class WorkerFit {
     const { batchSize: size, remainder, accumulate, hasSchedule, seed } = this.#spec;
     const { step, optimizerSteps: from } = this.#steps.at;
     const batches = countBatches(columns.rows, size, remainder);
-    if (batches === 0) {
-      throw sessionError("BATCH_BEYOND_DATA", { size, rows: columns.rows });
-    }
+    refuseIf(batches === 0, "BATCH_BEYOND_DATA", { size, rows: columns.rows });
     const count = Math.ceil((batches - step) / accumulate);
     const values = hasSchedule ? await this.#control.ask("rates", { from, count }) : null;
     if (this.#control.isAborted) {
@@ -302,9 +300,7 @@ export class WorkerFit {
     } else if (isStopping) {
       await this.#keep();
     }
-    if (this.#spec.onNaN !== null && this.#steps.at.kept === 0 && !this.#isOver) {
-      throw sessionError("ALL_SKIPPED", { epoch: number + 1 });
-    }
+    refuseIf(this.#spec.onNaN !== null && this.#steps.at.kept === 0 && !this.#isOver, "ALL_SKIPPED", { epoch: number + 1 });
   }
 
   /** Use the gradients that are left over at the end of an epoch. */

@@ -133,9 +133,7 @@ async function listed(folder: FileSystemDirectoryHandle, above: readonly string[
 
 /** The path of an input's file, without the chosen folder. */
 function pathOf(file: File): Listed {
-  if (!(file instanceof File)) {
-    throw sessionError("NOT_A_DATASET", { actual: describe(file) });
-  }
+  refuseIf(!(file instanceof File), "NOT_A_DATASET", { actual: describe(file) });
   const path = file.webkitRelativePath.split("/").slice(1);
   return { path: path.length > 0 ? path : [file.name], file };
 }

@@ -10,7 +10,7 @@ import type { Batch, Row } from "../data/rows.js";
 import { inUnits } from "../data/table.js";
 import { areTexts } from "../wire/kinds.js";
 import type { Evaluated, EvalValues, Unit, Units, WireBatch } from "../wire/fit.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { refuseIf } from "../wire/messages.js";
 import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { settingsOf } from "./check-settings.js";
 import { callOf } from "./client.js";
@@ -123,9 +123,7 @@ function resolve(
   const dataset = inputs.dataset(data);
   inputs.require(dataset, "data");
   warnOfSteps(inputs, FITTED.get(info) ?? [], dataset, "given rows");
-  if (dataset.isBatched && batchSize !== null) {
-    throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
-  }
+  refuseIf(dataset.isBatched && batchSize !== null, "BATCH_OF_BATCHES", { name: "batchSize" });
   refuseIf(dataset.isPadded, "PADDED_VALIDATION");
   refuseIf(dataset.columns !== null && batched === true, "BATCHED_ARRAYS");
   const batches = dataset.columns === null
@@ -137,9 +135,7 @@ function resolve(
 /** @throws SessionError where the eval model gives nothing but the loss */
 export function ownOutputs({ hasEval, evalOutputNames, ownOutputs: names }: SessionInfo): readonly string[] {
   refuseIf(!hasEval, "NO_EVAL_MODEL");
-  if (names.length === 0) {
-    throw sessionError("NO_OWN_OUTPUTS", { names: evalOutputNames.join(", ") });
-  }
+  refuseIf(names.length === 0, "NO_OWN_OUTPUTS", { names: evalOutputNames.join(", ") });
   return names;
 }
 
@@ -153,7 +149,5 @@ function inOrder(results: Record<string, Tensor>, numbers: readonly number[]): R
 }
 
 function checkRows({ name, dims }: NamedTensor, rows: number): void {
-  if (dims[0] !== rows) {
-    throw sessionError("NO_ROWS_IN_OUTPUT", { name, shape: dims, rows });
-  }
+  refuseIf(dims[0] !== rows, "NO_ROWS_IN_OUTPUT", { name, shape: dims, rows });
 }

@@ -140,9 +140,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   }
   FITTED.set(info, train.preprocessing);
   const isStream = train.columns === null;
-  if (train.isBatched && (settings.batchSize ?? null) !== null) {
-    throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
-  }
+  refuseIf(train.isBatched && (settings.batchSize ?? null) !== null, "BATCH_OF_BATCHES", { name: "batchSize" });
   refuseIf(!isStream && plain.batched === true, "BATCHED_ARRAYS");
   refuseIf(isStream && plain.shuffle === true && !train.isDrawn, "SHUFFLED_STREAM");
   refuseIf(!isStream && plain.stepsPerEpoch !== null, "STEPS_OF_ARRAYS");
@@ -260,9 +258,7 @@ function resolveCheckpoint(checkpoint: unknown, options: ResolvedCheckpoint["opt
   refuseSettingIf(typeof checkpoint !== "object", "checkpoint", checkpoint, expected);
   const { store, name, ...settings } = checkpoint as Fields;
   for (const [key, value] of Object.entries({ store, name })) {
-    if (value === undefined || value === null) {
-      throw sessionError("MISSING_SETTING", { what: "checkpoint", name: key, expected });
-    }
+    refuseIf(value === undefined || value === null, "MISSING_SETTING", { what: "checkpoint", name: key, expected });
   }
   if (!(store instanceof CheckpointStore)) {
     throw badSetting("checkpoint.store", store, "a CheckpointStore");
@@ -317,9 +313,7 @@ export function resolveMetrics(choices: unknown): ResolvedMetrics {
 
 function checkNames(names: readonly string[]): void {
   names.forEach((name, k) => {
-    if (names.indexOf(name) !== k) {
-      throw sessionError("METRIC_TWICE", { name });
-    }
+    refuseIf(names.indexOf(name) !== k, "METRIC_TWICE", { name });
     refuseSettingIf(name === "loss", "the name of a metric", name, "a text other than 'loss'");
   });
 }
@@ -396,9 +390,7 @@ function resolveEarlyStopping(
   const checked = checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]);
   const { patience, minDelta, restoreBest, mode } = withDefaults(checked, EARLY_STOPPING);
   const direction = mode ?? better.get(metric);
-  if (direction === null) {
-    throw sessionError("MISSING_SETTING", { what: "earlyStopping", name: "mode", expected: "min or max" });
-  }
+  refuseIf(direction === null, "MISSING_SETTING", { what: "earlyStopping", name: "mode", expected: "min or max" });
   return {
     metric,
     restoresBest: restoreBest as boolean,

@@ -97,12 +97,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     this.#fingerprint = fingerprint;
     this.#bundle = rest;
     this.lossCounts = rest.lossCounts;
-    this.#owner = {
-      inputs: rest.inputs,
-      outputs: rest.outputs,
-      lossCounts: rest.lossCounts,
-      segments: segments.map(({ bytes }) => ({ bytes, data: null })),
-    };
+    this.#owner = { ...rest, segments: segments.map(({ bytes }) => ({ bytes, data: null })) };
     this.#models = models;
     this.#onPlan = onPlan;
     this.#nominal = bundle.nominal;

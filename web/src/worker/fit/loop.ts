@@ -329,11 +329,8 @@ export class WorkerFit {
     } else {
       const ask = (): Promise<StreamBatch | null> =>
         this.#control.ask("batch", { of: "validation", start: 0, steps: null });
-      for (let next = ask(); ; ) {
-        const item = await next;
-        if (item === null) {
-          break;
-        }
+      let next = ask();
+      for (let item = await next; item !== null; item = await next) {
         next = ask();
         await add([item.batch]);
       }

@@ -80,7 +80,8 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   readonly #models: LazyModels;
   readonly #onPlan: PlanListener;
   readonly #inspected: InspectedPlans;
-  readonly #numerics: NumericsCheck | null;
+  /** Checks each step for NaN and infinities. */
+  readonly numerics: NumericsCheck | null;
   #nominal: boolean;
 
   /** @throws EngineError when the kernels' memory has no room */
@@ -116,7 +117,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
         return parsePlan(raw, owner, fingerprint, models.sources);
       },
     });
-    this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspected) : null;
+    this.numerics = options.checkNumerics ? new NumericsCheck(this.#inspected) : null;
   }
 
   /** The page's view of the session. */
@@ -164,15 +165,15 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
         }
         return result;
       });
-    if (this.#numerics === null || kind.base === "scheduler" || isForward(kind)) {
+    if (this.numerics === null || kind.base === "scheduler" || isForward(kind)) {
       return run(kind.base !== "train" || this.overwrites);
     }
     if (kind.base === "optimizer") {
       this.check(kind, []);
-      return this.#numerics.optimizerStep(() => run(true));
+      return this.numerics.optimizerStep(() => run(true));
     }
     const step = this.#inspectedStep(stepKind(kind.base), feeds);
-    return this.#numerics.step(step, () => run(step.overwrite, step.feeds));
+    return this.numerics.step(step, () => run(step.overwrite, step.feeds));
   }
 
   /** The kind of an eval step that sums up metrics: of a bundle, one that sums up these and maybe others. */
@@ -195,11 +196,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   deadUnits(batches: readonly (readonly Feed[])[]): Promise<readonly DeadUnits[]> {
     refuseIf(batches.length === 0, "NO_BATCHES");
     return this.#inspected.deadUnits(batches.map((feeds) => this.#inspectedStep(EVAL, feeds)));
-  }
-
-  /** True if each step is checked for NaN and infinities. */
-  get checksNumerics(): boolean {
-    return this.#numerics !== null;
   }
 
   /** Step once, then time `runs` more steps. Memory is allocated before the first step. */

@@ -11,10 +11,10 @@ import { readKind, type BaseKind, type StepKind } from "../step-kind.js";
 import { METRIC } from "./metrics.js";
 import {
   ALIGNMENT, blob, checkUnlike, damagedIf, dims, dtype, file, flag, integer, integerFrom, ITEM_SIZE, kept, list, malformed, names, nullable,
-  optional, partOf, positive, Reader, record, sizeOf, text, tuple, wrong, when, type ByteRange, type Form, type Of,
+  optional, positive, Reader, record, sizeOf, text, tuple, wrong, when, type ByteRange, type Form, type Of,
 } from "./reader.js";
 import { readProperties } from "../session-contents.js";
-import { partAt, type BlobRange, type SourceData, type HeldBytes } from "../../wire/pieces.js";
+import { bytesOf, partAt, type BlobRange, type SourceData, type HeldBytes } from "../../wire/pieces.js";
 import { sha256OfFile } from "../../wire/sha256.js";
 
 const MAGIC = "TWBUNDLE";
@@ -337,7 +337,7 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   file: File,
 ): Promise<RawBundle<File>> {
   const nbytes = file instanceof Blob ? file.size : file.length;
-  const prefix = await bytesOf(partOf(file, 0, PREFIX_BYTES));
+  const prefix = await bytesOf(file, 0, PREFIX_BYTES);
   const magic = String.fromCharCode(...prefix.subarray(0, MAGIC.length));
   damagedIf(magic !== MAGIC || nbytes < PREFIX_BYTES, `the ${nbytes} bytes do not start with ${MAGIC}`);
   const words = new DataView(prefix.buffer, prefix.byteOffset, PREFIX_BYTES);
@@ -353,16 +353,12 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   damagedIf(String(await sha256OfFile(file, PREFIX_BYTES)) !== String(expected), "it is damaged: its bytes are not those that were written");
   let header: unknown;
   try {
-    const text = await bytesOf(partOf(file, PREFIX_BYTES, end));
+    const text = await bytesOf(file, PREFIX_BYTES, end - PREFIX_BYTES);
     header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(text));
   } catch (error) {
     throw malformed(`its header cannot be read: ${error instanceof Error ? error.message : error}`);
   }
-  return file instanceof Blob ? { header, blobs: file, start: end } : { header, blobs: partOf(file, end, nbytes) };
-}
-
-async function bytesOf(part: Uint8Array<ArrayBuffer> | Blob): Promise<Uint8Array<ArrayBuffer>> {
-  return part instanceof Blob ? new Uint8Array(await part.arrayBuffer()) : part;
+  return file instanceof Blob ? { header, blobs: file, start: end } : { header, blobs: file.subarray(end) as File };
 }
 
 /** The file of a bundle; the reverse of `splitBundle`. */

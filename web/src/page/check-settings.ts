@@ -1,11 +1,10 @@
 /** Checks of settings by Python's declarations (settings/). */
 
-import { badSetting, refuseSettingIf } from "../data/checks.js";
+import { badSetting, isTensor, refuseSettingIf } from "../data/checks.js";
 import { nearest, suggestion } from "../data/nearest.js";
 import { areTexts, isObject, isRecord } from "../wire/kinds.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import type { Kind, Setting, Settings } from "./setting-kinds.js";
-import { isTensor } from "../data/checks.js";
 
 export type Fields = Readonly<Record<string, unknown>>;
 

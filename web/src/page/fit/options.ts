@@ -1,7 +1,6 @@
 /** The options of `fit`, checked. */
 
-import type { DataSource } from "../../data/dataset.js";
-import { Dataset, isSpent } from "../../data/dataset.js";
+import { Dataset, isSpent, type DataSource } from "../../data/dataset.js";
 import type { Batch } from "../../data/rows.js";
 import { countBatches, emptyData } from "../../data/epoch.js";
 import type { EvalValues, FitSpec, Units, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
@@ -11,7 +10,7 @@ import type { SessionInfo } from "../../wire/protocol.js";
 import { badSetting, nameOf, refuseSettingIf } from "../../data/checks.js";
 import { checkIsObject } from "../../data/nearest.js";
 import { checkFields, resolveKind, settingsOf, withDefaults, type Fields } from "../check-settings.js";
-import type { Setting } from "../setting-kinds.js";
+import type { Resolved, Setting } from "../setting-kinds.js";
 import {
   ACCUMULATE,
   BETTER,
@@ -34,7 +33,6 @@ import { ModelInputs } from "../model-inputs.js";
 import { hasFunctions, metricsOf, type MetricFunction, type Metrics, type ValuesOf } from "../own-metrics.js";
 import { FITTED, splitData, warnOfLabels, warnOfSteps } from "../split.js";
 import type { Schedule } from "./schedule.js";
-import type { Resolved } from "../setting-kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
 
 /** Called with each event and the fit, which it can pause and end. The next epoch waits for a promise that it returns. */

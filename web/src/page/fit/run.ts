@@ -28,8 +28,7 @@ import type {
   WireBatch,
   WireEvaluation,
 } from "../../wire/fit.js";
-import { log } from "../../wire/log.js";
-import { refuseIf, sessionError } from "../../wire/messages.js";
+import { refuseIf, warnIf } from "../../wire/messages.js";
 import { canShareMemory } from "../../wire/platform.js";
 import type { Answer, Call, Feed, MaybePromise, Method, NamedTensor, SessionInfo } from "../../wire/protocol.js";
 import { buffersIn, callOf } from "../client.js";
@@ -256,9 +255,8 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
       const trained = this.#history.losses.filter((loss) => !Number.isNaN(loss)).length;
       this.rows = Math.min(plan.train.size ?? 0, trained * plan.batchSize);
       this.#throwIfAborted();
-      if (epochs.length > 0 && this.#history.losses.length === losses.length && this.#history.ended !== "stopped") {
-        log("warning", sessionError("DONE_FIT", { name: plan.checkpoint?.name, epochs: epochs.length }).message);
-      }
+      const wasDone = epochs.length > 0 && this.#history.losses.length === losses.length && this.#history.ended !== "stopped";
+      warnIf(wasDone, "DONE_FIT", { name: plan.checkpoint?.name, epochs: epochs.length });
     } finally {
       signal?.removeEventListener("abort", abort);
       gate.close();

@@ -2,7 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import { emptyData } from "../data/epoch.js";
+import { refuseEmpty } from "../data/epoch.js";
 import { refuseSettingIf } from "../data/checks.js";
 import { checkOptions } from "../data/nearest.js";
 import { Dataset } from "../data/dataset.js";
@@ -69,9 +69,7 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
     }
     first += batch.rows;
   }
-  if (parts.length === 0) {
-    throw emptyData(0);
-  }
+  refuseEmpty(parts.length === 0);
   const results = inOrder(unpackNamed(names.map((name, k) => joined(name, parts.map((part) => part[k] as NamedTensor), isBucketed))), numbers);
   const ofLoss = pairs.length > 0 ? pairs : [[compared, evalInputNames.at(-1) as string] as const];
   const unitOf = (name: string): Unit | undefined => units.get(ofLoss.find(([output, targets]) => output === name && units.has(targets))?.[1] ?? "");
@@ -102,9 +100,7 @@ export async function evaluate(host: FitHost, data: unknown, options: EvaluateOp
     await send(null).catch(() => {});
     throw error;
   }
-  if (count === 0) {
-    throw emptyData(0);
-  }
+  refuseEmpty(count === 0);
   return withFunctions((await send(null)) as Evaluated, evaluation, resolved.functions);
 }
 

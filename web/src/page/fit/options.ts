@@ -2,7 +2,7 @@
 
 import { Dataset, isSpent, type DataSource } from "../../data/dataset.js";
 import type { Batch } from "../../data/rows.js";
-import { countBatches, emptyData } from "../../data/epoch.js";
+import { countBatches, refuseEmpty } from "../../data/epoch.js";
 import type { EvalValues, FitSpec, Units, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
 import { inputName } from "../../wire/feed-names.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
@@ -242,9 +242,7 @@ function checkGenerators(train: Dataset, validation: Dataset | null, { epochs, s
       const kind = nameOf(generator).replace(/^(Async)?Generator$/u, "generator object");
       throw sessionError("READ_AGAIN", { source, kind });
     }
-    if (isSpent(generator)) {
-      throw emptyData(0, source);
-    }
+    refuseEmpty(isSpent(generator), 0, source);
   }
 }
 

@@ -3,7 +3,7 @@
  * Python. Between steps, at times, the worker receives the page's messages and reports its progress.
  */
 
-import { countBatches, emptyData, epochBatches, inOrder } from "../../data/epoch.js";
+import { countBatches, epochBatches, inOrder, refuseEmpty } from "../../data/epoch.js";
 import { permutation } from "../../data/random.js";
 import type {
   EpochRecord,
@@ -216,9 +216,7 @@ export class WorkerFit {
       this.#tell();
     }
     const isShort = stepsPerEpoch === null ? start + count === 0 : start + count < stepsPerEpoch;
-    if (isShort && !this.#isOver) {
-      throw emptyData(number);
-    }
+    refuseEmpty(isShort && !this.#isOver, number);
     await turn(() => this.#endTraining(number));
     this.#tell();
   }
@@ -334,9 +332,7 @@ export class WorkerFit {
         next = ask();
         await add([item.batch]);
       }
-      if (evaluation.batches === 0 && !this.#isOver) {
-        throw emptyData(number, "validation data");
-      }
+      refuseEmpty(evaluation.batches === 0 && !this.#isOver, number, "validation data");
     }
     if (this.#isOver) {
       return null;

@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { isObject } from "../wire/kinds.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 
 /**
  * True if `value` is a tensor, judged by its members, not its class. onnxruntime-web carries another copy of
@@ -83,9 +83,7 @@ export function badSetting(name: string, value: unknown, expected: string): Erro
 
 /** Throw that error if a setting is wrong. */
 export function refuseSettingIf(isWrong: boolean, name: string, value: unknown, expected: string): void {
-  if (isWrong) {
-    throw badSetting(name, value, expected);
-  }
+  refuseIf(isWrong, "BAD_SETTING", { name, value, expected });
 }
 
 /** @throws ModelError unless a setting is an integer from `least` to `most` */

@@ -114,9 +114,7 @@ async function textOf(source: CsvSource): Promise<string> {
     return source;
   }
   mustBe(!(source instanceof Promise), "source", "awaited: await fetch(url)", source);
-  if (typeof (source as Partial<Blob>)?.arrayBuffer !== "function") {
-    throw sessionError("NOT_A_DATASET", { actual: describe(source) });
-  }
+  refuseIf(typeof (source as Partial<Blob>)?.arrayBuffer !== "function", "NOT_A_DATASET", { actual: describe(source) });
   if ("ok" in source && !source.ok) {
     throw new FeedError(`the file was answered with HTTP status ${source.status}.`);
   }

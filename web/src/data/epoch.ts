@@ -1,7 +1,7 @@
 /** The rows of each batch of an epoch; `epoch_batches` of trainweb/data/dataset.py is the same. */
 
 import type { Remainder } from "../wire/fit.js";
-import { refuseIf, sessionError } from "../wire/messages.js";
+import { refuseIf } from "../wire/messages.js";
 import type { InputDeclaration } from "../wire/protocol.js";
 
 /** Count the batches of an epoch. */
@@ -33,9 +33,9 @@ export function* partsOf(rows: number, fixed: number | null): Generator<{ readon
   }
 }
 
-/** The error for a stream without rows in an epoch, which counts from 0. */
-export function emptyData(epoch: number, source = "data"): Error {
-  return sessionError("ENDED_DATASET", { source, epoch: epoch + 1 });
+/** @throws FeedError if a stream has no rows in an epoch, which counts from 0 */
+export function refuseEmpty(isEmpty: boolean, epoch = 0, source = "data"): void {
+  refuseIf(isEmpty, "ENDED_DATASET", { source, epoch: epoch + 1 });
 }
 
 /** The rows of each batch; an epoch has at least one batch. @param order - rows in the order of the epoch */

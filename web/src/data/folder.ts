@@ -2,8 +2,7 @@
 
 import { SHOWN_FILES } from "../wire/constants.js";
 import { areTexts, isObject } from "../wire/kinds.js";
-import { log } from "../wire/log.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { refuseIf, sessionError, warnIf } from "../wire/messages.js";
 import { describe, refuseSettingIf } from "./checks.js";
 import { checkOptions } from "./nearest.js";
 
@@ -54,10 +53,7 @@ export async function listFolder(
   const all = [...(isHandle(source) ? found : withoutPart(found, classes))].sort(byPath);
   const files = all.filter(isPicture);
   const others = all.filter((one) => !isPicture(one)).map(({ path }) => path.join("/"));
-  if (others.length > 0) {
-    const names = others.slice(0, SHOWN_FILES).join(", ");
-    log("warning", sessionError("NOT_PICTURES", { count: others.length, names }).message);
-  }
+  warnIf(others.length > 0, "NOT_PICTURES", { count: others.length, names: others.slice(0, SHOWN_FILES).join(", ") });
   refuseIf(files.length === 0, "NO_PICTURES");
   const lost = files.find(({ path }) => path.length === 1);
   refuseIf(lost !== undefined, "FILE_WITHOUT_CLASS", { file: lost?.file.name });
@@ -74,11 +70,8 @@ export async function listFolder(
   refuseIf(stray !== undefined, "FOLDER_WITHOUT_CLASS", { folder: stray, names: names.join(", ") });
   const emptyFolders = [...new Set(there)].sort().filter((folder) => !names.includes(folder));
   const emptyClasses = names.filter((name) => !folders.includes(name));
-  for (const [kind, empty] of [["EMPTY_CLASSES", emptyClasses], ["EMPTY_FOLDERS", emptyFolders]] as const) {
-    if (empty.length > 0) {
-      log("warning", sessionError(kind, { names: empty.join(", ") }).message);
-    }
-  }
+  warnIf(emptyClasses.length > 0, "EMPTY_CLASSES", { names: emptyClasses.join(", ") });
+  warnIf(emptyFolders.length > 0, "EMPTY_FOLDERS", { names: emptyFolders.join(", ") });
   const labels = BigInt64Array.from(files, ({ path }) => BigInt(names.indexOf(path[0] as string)));
   CLASSES.set(labels, names);
   return { files: files.map(({ file }) => file), labels, classes: names };
@@ -133,9 +126,7 @@ async function listed(folder: FileSystemDirectoryHandle, above: readonly string[
 
 /** The path of an input's file, without the chosen folder. */
 function pathOf(file: File): Listed {
-  if (!(file instanceof File)) {
-    throw sessionError("NOT_A_DATASET", { actual: describe(file) });
-  }
+  refuseIf(!(file instanceof File), "NOT_A_DATASET", { actual: describe(file) });
   const path = file.webkitRelativePath.split("/").slice(1);
   return { path: path.length > 0 ? path : [file.name], file };
 }

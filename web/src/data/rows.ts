@@ -121,15 +121,9 @@ export function asTensor(name: string, given: unknown): Tensor {
   if (isTensor(value)) {
     return value;
   }
-  switch (typeof value) {
-    case "number":
-      return new Tensor("float32", [value], []);
-    case "bigint":
-      return new Tensor("int64", [value], []);
-    case "boolean":
-      return new Tensor("bool", [value], []);
-    case "string":
-      return new Tensor("string", [value], []);
+  const type = TYPES[typeof value];
+  if (type !== undefined) {
+    return new Tensor(type as "float32", [value as number], []);
   }
   if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
     return new Tensor(value as Float32Array);
@@ -142,7 +136,7 @@ export function asTensor(name: string, given: unknown): Tensor {
   throw sessionError("NOT_A_COLUMN", { name, actual: describe(value) });
 }
 
-/** Types of tensors by the kinds of the values of nested arrays. */
+/** Types of tensors by the kinds of values, alone or in nested arrays. */
 const TYPES: Readonly<Record<string, string>> = { number: "float32", bigint: "int64", boolean: "bool", string: "string", Date: "float64" };
 const kindOf = (value: unknown): string => (value instanceof Date ? "Date" : typeof value);
 

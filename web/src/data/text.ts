@@ -5,7 +5,7 @@ import { Tensor } from "onnxruntime-common";
 import { IGNORED, LOG_PROBABILITIES, REFERENCE } from "../wire/constants.js";
 import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { refuseIf, sessionError, warnIf } from "../wire/messages.js";
 import { checkInteger, describe, mustBe, refuseSettingIf } from "./checks.js";
 import { checkOptions } from "./nearest.js";
 
@@ -264,9 +264,7 @@ export function textColumns(
   const items = Array.from(source, fieldsOf);
   refuseIf(items.length === 0, "NOT_TEXTS", { actual: "empty" });
   const further = [...new Set(items.flatMap((item) => item.further))].sort();
-  if (further.length > 0) {
-    log("warning", sessionError("FURTHER_COLUMNS", { source: "texts", names: further.join(", ") }).message);
-  }
+  warnIf(further.length > 0, "FURTHER_COLUMNS", { source: "texts", names: further.join(", ") });
   const end = endOf(tokenizer, endToken, items.length);
   const texts = items.map(({ fields }, k) => tokensOf(tokenizer, fields, k, end, endToken, maskPrompt));
   const position = texts.findIndex(({ lost }) => lost !== undefined);

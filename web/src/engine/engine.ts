@@ -294,19 +294,25 @@ export class Engine extends Opaque {
   write(ptr: number, data: ArrayBuffer | ArrayBufferView): void {
     this.#check();
     const bytes = bytesOf(data);
-    this.#target(ptr, bytes.length).set(bytes);
+    this.view(ptr, bytes.length).set(bytes);
   }
 
   /** A copy of bytes of the memory. */
   read(ptr: number, nbytes: number): Uint8Array<ArrayBuffer> {
     const copy = new Uint8Array(nbytes);
-    copy.set(this.#target(ptr, nbytes));
+    copy.set(this.view(ptr, nbytes));
     return copy;
   }
 
   /** Bytes of the memory in place. Valid until the next call that may allocate. */
   view(ptr: number, nbytes: number): Uint8Array {
-    return this.#target(ptr, nbytes);
+    const memory = this.u8;
+    if (!(ptr >= 0 && nbytes >= 0 && ptr + nbytes <= memory.length)) {
+      throw new EngineError(
+        `bytes [${ptr}, ${ptr + nbytes}) lie outside the memory of ${memory.length} bytes.`,
+      );
+    }
+    return memory.subarray(ptr, ptr + nbytes);
   }
 
   /**
@@ -395,10 +401,10 @@ export class Engine extends Opaque {
     try {
       status = run();
     } catch (error) {
-      return this.#lose(`the kernels trapped: ${messageOf(error)}`);
+      return this.giveUp(`the kernels trapped: ${messageOf(error)}`);
     }
     if (status === TW_TRAPPED) {
-      return this.#lose("a thread of the kernels trapped");
+      return this.giveUp("a thread of the kernels trapped");
     }
     return status;
   }
@@ -409,7 +415,9 @@ export class Engine extends Opaque {
    * @throws EngineError with this reason, as do all later calls except reads
    */
   giveUp(reason: string): never {
-    return this.#lose(reason);
+    this.#lost = reason;
+    this.#pool?.stop();
+    throw lostError(reason);
   }
 
   /** JSON description of the kernels: opcodes, arguments, statuses. */
@@ -447,7 +455,7 @@ export class Engine extends Opaque {
   #register(ptr: number, nbytes: number, { slot, count }: TableSlots): void {
     const status = this.#kernels.tw_register_code(ptr, nbytes, slot, count);
     if (status === TW_TRAPPED) {
-      this.#lose("a thread of the kernels could not load generated code");
+      this.giveUp("a thread of the kernels could not load generated code");
     }
     throwIf(status !== 0, EngineError, `generated code was refused with status ${status}.`);
   }
@@ -473,26 +481,10 @@ export class Engine extends Opaque {
     return run.slot;
   }
 
-  #target(ptr: number, nbytes: number): Uint8Array {
-    const memory = this.u8;
-    if (!(ptr >= 0 && nbytes >= 0 && ptr + nbytes <= memory.length)) {
-      throw new EngineError(
-        `bytes [${ptr}, ${ptr + nbytes}) lie outside the memory of ${memory.length} bytes.`,
-      );
-    }
-    return memory.subarray(ptr, ptr + nbytes);
-  }
-
   #check(): void {
     if (this.#lost !== null) {
       throw lostError(this.#lost);
     }
-  }
-
-  #lose(reason: string): never {
-    this.#lost = reason;
-    this.#pool?.stop();
-    throw lostError(reason);
   }
 }
 

@@ -189,16 +189,16 @@ export function addMasked(
 ): MaskedSum {
   const { bound } = checkOptions("addMasked", options, { bound: true });
   checkPositive("bound", bound);
-  if (!Array.isArray(members) || members.length < 2 || new Set(members).size < members.length) {
-    throw badSetting("members", members, "the names of two members or more");
-  }
+  const areMembers = Array.isArray(members) && members.length > 1 && new Set(members).size === members.length;
+  refuseSettingIf(!areMembers, "members", members, "the names of two members or more");
   members.forEach((name) => checkName("members", name));
   const missing = members.filter((name) => !Object.hasOwn(masked, name)).sort();
   refuseIf(missing.length > 0, "MEMBER_LOST", { names: missing.join(", ") });
-  if (Object.keys(masked).length !== members.length || !(masked[members[0] as string] instanceof Uint32Array)) {
+  const first: unknown = masked[members[0] as string];
+  if (Object.keys(masked).length !== members.length || !(first instanceof Uint32Array)) {
     throw badSetting("masked", Object.keys(masked), "one vector a member");
   }
-  const total = new Uint32Array((masked[members[0] as string] as Uint32Array).length);
+  const total = new Uint32Array(first.length);
   for (const name of members) {
     const vector: unknown = masked[name];
     if (!(vector instanceof Uint32Array) || vector.length < 2 + CHECK_WORDS || total.length !== vector.length) {

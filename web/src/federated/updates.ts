@@ -4,7 +4,7 @@ import { badSetting, checkInteger, describe, refuseSettingIf } from "../data/che
 import { checkOptions } from "../data/nearest.js";
 import { RandomStream } from "../data/random.js";
 import { isObject } from "../wire/kinds.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { refuseIf } from "../wire/messages.js";
 
 /** Data of a client's round that a server needs. */
 export interface WeightedUpdate {
@@ -50,9 +50,7 @@ export function checkVector(name: string, vector: unknown, size?: number): Float
   if (!(vector instanceof Float32Array) || vector.length === 0) {
     throw badSetting(name, describe(vector), "a Float32Array that is not empty");
   }
-  if (size !== undefined && vector.length !== size) {
-    throw sessionError("UPDATE_SIZE", { name, actual: vector.length, expected: size });
-  }
+  refuseIf(size !== undefined && vector.length !== size, "UPDATE_SIZE", { name, actual: vector.length, expected: size });
   refuseIf(!vector.every(Number.isFinite), "UPDATE_NOT_FINITE", { name });
   return vector;
 }

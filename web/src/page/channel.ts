@@ -165,16 +165,10 @@ export class Channel {
   }
 
   #inTurn<T>(action: () => Promise<T>): Promise<T> {
-    const turn = this.#queue;
-    const done = (async () => {
-      this.#queued++;
-      try {
-        await turn;
-        return await action();
-      } finally {
-        this.#queued--;
-      }
-    })();
+    this.#queued++;
+    const done = this.#queue.then(action).finally(() => {
+      this.#queued--;
+    });
     this.#queue = done.catch(() => {});
     return done;
   }

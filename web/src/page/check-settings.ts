@@ -1,11 +1,10 @@
 /** Checks of settings by Python's declarations (settings/). */
 
-import { badSetting, refuseSettingIf } from "../data/checks.js";
+import { badSetting, isTensor, refuseSettingIf } from "../data/checks.js";
 import { nearest, suggestion } from "../data/nearest.js";
 import { areTexts, isObject, isRecord } from "../wire/kinds.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
 import type { Kind, Setting, Settings } from "./setting-kinds.js";
-import { isTensor } from "../data/checks.js";
 
 export type Fields = Readonly<Record<string, unknown>>;
 
@@ -65,18 +64,15 @@ export function checkFields(
       throw sessionError("UNKNOWN_SETTING", { what, name, suggestion: suggestion(name, known) });
     }
     const python = pythonName(documented as string, setting);
-    if (value !== undefined && python in resolved) {
-      throw sessionError("SETTING_TWICE", { what, name: documented, other: setting.otherName });
-    }
+    refuseIf(value !== undefined && python in resolved, "SETTING_TWICE", { what, name: documented, other: setting.otherName });
     if (value !== undefined) {
       const isNull = value === null && setting.isOptional === true;
       resolved[python] = isNull ? null : checkValue(`${path}${name}`, value, setting.kind);
     }
   }
   for (const [name, setting] of Object.entries(settings)) {
-    if (!("default" in setting) && !(pythonName(name, setting) in resolved)) {
-      throw sessionError("MISSING_SETTING", { what, name: `${path}${name}`, expected: setting.kind.expected });
-    }
+    const isMissing = !("default" in setting) && !(pythonName(name, setting) in resolved);
+    refuseIf(isMissing, "MISSING_SETTING", { what, name: `${path}${name}`, expected: setting.kind.expected });
   }
   return resolved;
 }

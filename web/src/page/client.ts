@@ -14,7 +14,6 @@ import type {
   Listening,
   Method,
   Note,
-  PythonInfo,
   Reply,
   Request,
   Result,
@@ -170,7 +169,7 @@ export class WorkerClient {
   #isHeard = false;
   /** Called when its end will be noticed, or cannot be. */
   #isWatched: () => void = () => {};
-  #python: Promise<PythonInfo> | null = null;
+  #python: Promise<string> | null = null;
   /** Number of sessions, including sessions in the making. */
   #sessions = 0;
   /** Number of these that nobody waits for. */
@@ -364,7 +363,7 @@ export class WorkerClient {
   }
 
   /** Start Python, too, if it has not started yet; settles when Python and the kernels run. */
-  startPython(): Promise<PythonInfo> {
+  startPython(): Promise<string> {
     if (this.#python === null) {
       this.#python = this.#startPython();
       this.#python.catch(() => {});
@@ -396,7 +395,7 @@ export class WorkerClient {
     }
   }
 
-  async #startPython(): Promise<PythonInfo> {
+  async #startPython(): Promise<string> {
     const { loader, script, wasm, snapshot, isOurPyodide } = this.#files;
     if (isOurPyodide) {
       // They are counted from the start, or a model that comes before them would be nearly all there is to load.
@@ -405,9 +404,9 @@ export class WorkerClient {
       }
     }
     try {
-      const info = await this.request(callOf("startPython", []));
-      log("info", `Python of Pyodide ${info.python}`);
-      return info;
+      const version = await this.request(callOf("startPython", []));
+      log("info", `Python of Pyodide ${version}`);
+      return version;
     } catch (error) {
       // Sessions without Python go on; the next session that needs it gets another worker.
       this.#onEnd();

@@ -6,8 +6,7 @@ import { Dataset, type DataSource } from "../data/dataset.js";
 import { addNoise, checkVector, clipUpdate, type ClientUpdate } from "../federated/updates.js";
 import { refuseSettingIf } from "../data/checks.js";
 import { isObject } from "../wire/kinds.js";
-import { log } from "../wire/log.js";
-import { refuseIf, sessionError } from "../wire/messages.js";
+import { refuseIf, warnIf } from "../wire/messages.js";
 import { settingsOf } from "./check-settings.js";
 import type { History } from "./fit/events.js";
 import type { FitOptions } from "./fit/options.js";
@@ -53,12 +52,8 @@ export class FederatedClient extends Opaque {
     const { clipNorm, noiseMultiplier, noiseClients, seed, statistics } = settings;
     refuseIf(noiseMultiplier > 0 && clipNorm === null, "NOISE_WITHOUT_CLIP");
     refuseIf(noiseMultiplier > 0 && statistics === "average", "NOISE_AND_STATISTICS");
-    if (moving.length > 0 && statistics === "local") {
-      log("warning", sessionError("LOCAL_STATISTICS", { count: moving.length, name: moving[0] as string }).message);
-    }
-    if (!["", "SGD"].includes(optimizer)) {
-      log("warning", sessionError("LOCAL_MOMENTS", { optimizer }).message);
-    }
+    warnIf(moving.length > 0 && statistics === "local", "LOCAL_STATISTICS", { count: moving.length, name: moving[0] });
+    warnIf(!["", "SGD"].includes(optimizer), "LOCAL_MOMENTS", { optimizer });
     this.#session = session;
     this.#clipNorm = clipNorm;
     this.#seed = seed;

@@ -4,6 +4,7 @@
  */
 
 import { openFolder } from "../storage/slots.js";
+import { throwIf } from "../wire/errors.js";
 import { log } from "../wire/log.js";
 import { sizeOf, type FileHashes, type Pieces } from "../wire/pieces.js";
 import type { BridgeArguments, KnownHashes } from "../wire/protocol.js";
@@ -92,9 +93,7 @@ async function readKept(
 export async function keepFile(url: string, response: Response, pieces: Pieces): Promise<void> {
   try {
     const validators = validatorsOf(response);
-    if (validators.every((value) => value === null)) {
-      throw new Error(`its server sends neither ${VALIDATORS.join(" nor ")} (from another origin it must expose one)`);
-    }
+    throwIf(validators.every((value) => value === null), Error, `its server sends neither ${VALIDATORS.join(" nor ")} (from another origin it must expose one)`);
     const nbytes = sizeOf(pieces);
     const hashes = await Promise.all(pieces.map(hashOf));
     known.set(pieces, { pieces: hashes.map(bytesOfHex), areChecked: true });
@@ -122,9 +121,7 @@ export async function keepFile(url: string, response: Response, pieces: Pieces):
 
 async function checkRoom(nbytes: number): Promise<void> {
   const { quota = Infinity, usage = 0 } = await navigator.storage.estimate();
-  if (quota - usage < nbytes) {
-    throw new Error(`it has ${nbytes} bytes, and the browser gives this origin ${quota - usage} more (clearCache() frees some)`);
-  }
+  throwIf(quota - usage < nbytes, Error, `it has ${nbytes} bytes, and the browser gives this origin ${quota - usage} more (clearCache() frees some)`);
 }
 
 /**

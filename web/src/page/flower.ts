@@ -4,7 +4,7 @@ import type { ParameterTypeAndShape } from "./call-values.js";
 import type { FederatedSession } from "./federated.js";
 import { packFrame, unpackFrame, VERSION, type ArrayShape, type BridgeMessage, type ConfigValue, type PageMessage } from "../federated/frames.js";
 import { checkVector, type WeightedUpdate } from "../federated/updates.js";
-import { badSetting, describe, refuseSettingIf } from "../data/checks.js";
+import { describe, refuseSettingIf } from "../data/checks.js";
 import { checkKnown } from "../data/nearest.js";
 import { isObject } from "../wire/kinds.js";
 import { refuseIf, sessionError } from "../wire/messages.js";
@@ -87,15 +87,12 @@ function checkOptions(options: FlowerOptions): void {
   refuseSettingIf(!isObject(options), "options", options, "an object with 'train'");
   checkKnown("The option", options, OPTIONS);
   for (const name of ["train", "evaluate", "onJoin"] as const) {
-    if (typeof options[name] !== "function" && (name === "train" || options[name] !== undefined)) {
-      throw badSetting(name, describe(options[name]), "a function");
-    }
+    const isLeftOut = name !== "train" && options[name] === undefined;
+    refuseSettingIf(!isLeftOut && typeof options[name] !== "function", name, describe(options[name]), "a function");
   }
   const { statistics = "local" } = options;
   refuseSettingIf(statistics !== "local" && statistics !== "average", "statistics", statistics, "local or average");
-  if (options.signal !== undefined && !(options.signal instanceof AbortSignal)) {
-    throw badSetting("signal", describe(options.signal), "an AbortSignal");
-  }
+  refuseSettingIf(options.signal !== undefined && !(options.signal instanceof AbortSignal), "signal", describe(options.signal), "an AbortSignal");
 }
 
 /** One connection. */

@@ -73,9 +73,7 @@ export function entriesOf(extra: unknown, prefix = "", seen = new Set<object>())
 }
 
 function checkEntry(key: string, value: string): void {
-  if (key === MODEL_FORMAT && !MODEL_FORMATS.includes(value)) {
-    throw new RangeError(`'${key}' must be ${MODEL_FORMATS.join(" or ")}, got '${brief(value)}'.`);
-  }
+  throwIf(key === MODEL_FORMAT && !MODEL_FORMATS.includes(value), RangeError, `'${key}' must be ${MODEL_FORMATS.join(" or ")}, got '${brief(value)}'.`);
   const refused = ENTRIES_REFUSED[key];
   if (refused?.value === value) {
     throw new UnsupportedError(`The entry '${key}' with the value '${value}' is not supported: ${refused.why}`);

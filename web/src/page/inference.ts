@@ -216,9 +216,8 @@ function parseRange(buffer: ArrayBuffer, byteOffset: number, arg2: unknown, arg3
 }
 
 function checkPlace(name: string, value: number, isInRange: boolean, range: string): void {
-  if (!Number.isSafeInteger(value) || !isInRange) {
-    throw new RangeError(`'${name}' ${Number.isSafeInteger(value) ? `is out of range ${range}` : "must be an integer"}.`);
-  }
+  const isInteger = Number.isSafeInteger(value);
+  throwIf(!isInteger || !isInRange, RangeError, `'${name}' ${isInteger ? `is out of range ${range}` : "must be an integer"}.`);
 }
 
 // The names that onnxruntime-common has for the types, beside the class.

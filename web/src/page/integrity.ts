@@ -35,12 +35,8 @@ const ONLY = "";
 /** @throws TypeError for a hash without one of the files of the call: it would protect nothing */
 export function expectFiles(integrity: Integrity, files: readonly FileName[]): void {
   for (const name of integrity.keys()) {
-    if (name === ONLY && files.length !== 1) {
-      throw new TypeError(`'integrity' must be an object with a hash for each of the files ${files.join(", ")}.`);
-    }
-    if (name !== ONLY && !files.includes(name as FileName)) {
-      throw new TypeError(`'integrity' has a hash of '${name}', which is not given; the files are ${files.join(", ")}.`);
-    }
+    throwIf(name === ONLY && files.length !== 1, TypeError, `'integrity' must be an object with a hash for each of the files ${files.join(", ")}.`);
+    throwIf(name !== ONLY && !files.includes(name as FileName), TypeError, `'integrity' has a hash of '${name}', which is not given; the files are ${files.join(", ")}.`);
   }
 }
 

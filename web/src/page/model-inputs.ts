@@ -10,6 +10,7 @@ import { asTensor as asValue, batched, numberedAs, refuseTexts, type Batch, type
 import { unitsOf } from "../data/table.js";
 import type { Remainder, Units } from "../wire/fit.js";
 import { byInputs, inputName } from "../wire/feed-names.js";
+import { isObject } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
 import { refuseIf, sessionError, type MessageName, type MessageValues } from "../wire/messages.js";
 import type { InputDeclaration, SessionInfo } from "../wire/protocol.js";
@@ -137,15 +138,13 @@ export class ModelInputs {
       return;
     }
     const isWhole = isBatched ?? this.#isBatch(first.value);
-    if (isWhole && batchSize !== null && !ignoresSize) {
-      throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
-    }
+    refuseIf(isWhole && batchSize !== null && !ignoresSize, "BATCH_OF_BATCHES", { name: "batchSize" });
     if (!isWhole) {
       this.#checkRowsFirst();
     }
     const named = (item: unknown, k: number): unknown => {
       const row = this.#named(item, `Item ${k} of the data`);
-      return typeof row === "object" && row !== null && !isTensor(row) ? numberedAs(item as object, this.#read(row as Named)) : row;
+      return isObject(row) && !isTensor(row) ? numberedAs(item as object, this.#read(row as Named)) : row;
     };
     const rows = async function* (): AsyncGenerator<unknown> {
       for (let [k, next] = [0, first as IteratorResult<object>]; next.done !== true; next = await iterator.next()) {
@@ -201,9 +200,8 @@ export class ModelInputs {
   /** A whole batch, converted. @throws FeedError when it is none, or not one that the model takes */
   batch(item: unknown, number = 0): Batch {
     const named = this.#named(item, `Batch ${number} of the data`);
-    if (typeof named !== "object" || named === null || isTensor(named) || ArrayBuffer.isView(named)) {
-      throw sessionError("NOT_A_BATCH", { position: number, actual: describe(item) });
-    }
+    const isBatch = isObject(named) && !isTensor(named) && !ArrayBuffer.isView(named);
+    refuseIf(!isBatch, "NOT_A_BATCH", { position: number, actual: describe(item) });
     return this.#fitAll(named as Named, `batch ${number} of the data`, true) as Batch;
   }
 
@@ -251,7 +249,7 @@ export class ModelInputs {
 
   #isBatch(item: unknown): boolean {
     const named = this.#named(item, "Item 0 of the data");
-    if (typeof named !== "object" || named === null) {
+    if (!isObject(named)) {
       return false;
     }
     const known = Object.entries(named).flatMap(([name, value]) => {
@@ -265,8 +263,7 @@ export class ModelInputs {
 
 function isColumns(source: unknown): source is Named {
   return (
-    typeof source === "object" &&
-    source !== null &&
+    isObject(source) &&
     !(source instanceof Dataset) &&
     !isTensor(source) &&
     !ArrayBuffer.isView(source) &&

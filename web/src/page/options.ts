@@ -313,15 +313,9 @@ function checkPeerOptions(options: SessionOptions): void {
     throwIf(!PROVIDERS.includes(name), Error, `no available backend found. ERR: not supported execution provider: ${brief(name)}`);
   }
   const { graphOptimizationLevel, executionMode, logSeverityLevel, logVerbosityLevel } = options;
-  if (
-    graphOptimizationLevel !== undefined &&
-    !OPTIMIZATION_LEVELS.includes(graphOptimizationLevel)
-  ) {
-    throw new Error(`unsupported graph optimization level: ${brief(graphOptimizationLevel)}`);
-  }
-  if (executionMode !== undefined && !EXECUTION_MODES.includes(executionMode)) {
-    throw new Error(`unsupported execution mode: ${brief(executionMode)}`);
-  }
+  const isLevel = graphOptimizationLevel === undefined || OPTIMIZATION_LEVELS.includes(graphOptimizationLevel);
+  throwIf(!isLevel, Error, `unsupported graph optimization level: ${brief(graphOptimizationLevel)}`);
+  throwIf(executionMode !== undefined && !EXECUTION_MODES.includes(executionMode), Error, `unsupported execution mode: ${brief(executionMode)}`);
   checkSeverity(logSeverityLevel, logVerbosityLevel);
   for (const name of ["enableCpuMemArena", "enableMemPattern"] as const) {
     checkFlag(name, options[name] ?? false);
@@ -355,9 +349,8 @@ function checkObeyed(options: SessionOptions): void {
 export function checkSeverity(severity: unknown, verbosity: unknown): void {
   const isSeverity = Number.isInteger(severity) && (severity as number) >= 0 && (severity as number) <= MAX_SEVERITY;
   throwIf(severity !== undefined && !isSeverity, Error, `log serverity level is not valid: ${brief(severity)}`);
-  if (verbosity !== undefined && !(Number.isInteger(verbosity) && (verbosity as number) >= 0)) {
-    throw new Error(`log verbosity level is not valid: ${brief(verbosity)}`);
-  }
+  const isVerbosity = Number.isInteger(verbosity) && (verbosity as number) >= 0;
+  throwIf(verbosity !== undefined && !isVerbosity, Error, `log verbosity level is not valid: ${brief(verbosity)}`);
 }
 
 /** Own keys in the spelling of Python. */

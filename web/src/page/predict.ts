@@ -2,7 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import { emptyData } from "../data/epoch.js";
+import { refuseEmpty } from "../data/epoch.js";
 import { refuseSettingIf } from "../data/checks.js";
 import { checkOptions } from "../data/nearest.js";
 import { Dataset } from "../data/dataset.js";
@@ -10,7 +10,7 @@ import type { Batch, Row } from "../data/rows.js";
 import { inUnits } from "../data/table.js";
 import { areTexts } from "../wire/kinds.js";
 import type { Evaluated, EvalValues, Unit, Units, WireBatch } from "../wire/fit.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { refuseIf } from "../wire/messages.js";
 import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { settingsOf } from "./check-settings.js";
 import { callOf } from "./client.js";
@@ -69,9 +69,7 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
     }
     first += batch.rows;
   }
-  if (parts.length === 0) {
-    throw emptyData(0);
-  }
+  refuseEmpty(parts.length === 0);
   const results = inOrder(unpackNamed(names.map((name, k) => joined(name, parts.map((part) => part[k] as NamedTensor), isBucketed))), numbers);
   const ofLoss = pairs.length > 0 ? pairs : [[compared, evalInputNames.at(-1) as string] as const];
   const unitOf = (name: string): Unit | undefined => units.get(ofLoss.find(([output, targets]) => output === name && units.has(targets))?.[1] ?? "");
@@ -102,9 +100,7 @@ export async function evaluate(host: FitHost, data: unknown, options: EvaluateOp
     await send(null).catch(() => {});
     throw error;
   }
-  if (count === 0) {
-    throw emptyData(0);
-  }
+  refuseEmpty(count === 0);
   return withFunctions((await send(null)) as Evaluated, evaluation, resolved.functions);
 }
 
@@ -123,9 +119,7 @@ function resolve(
   const dataset = inputs.dataset(data);
   inputs.require(dataset, "data");
   warnOfSteps(inputs, FITTED.get(info) ?? [], dataset, "given rows");
-  if (dataset.isBatched && batchSize !== null) {
-    throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
-  }
+  refuseIf(dataset.isBatched && batchSize !== null, "BATCH_OF_BATCHES", { name: "batchSize" });
   refuseIf(dataset.isPadded, "PADDED_VALIDATION");
   refuseIf(dataset.columns !== null && batched === true, "BATCHED_ARRAYS");
   const batches = dataset.columns === null
@@ -137,9 +131,7 @@ function resolve(
 /** @throws SessionError where the eval model gives nothing but the loss */
 export function ownOutputs({ hasEval, evalOutputNames, ownOutputs: names }: SessionInfo): readonly string[] {
   refuseIf(!hasEval, "NO_EVAL_MODEL");
-  if (names.length === 0) {
-    throw sessionError("NO_OWN_OUTPUTS", { names: evalOutputNames.join(", ") });
-  }
+  refuseIf(names.length === 0, "NO_OWN_OUTPUTS", { names: evalOutputNames.join(", ") });
   return names;
 }
 
@@ -153,7 +145,5 @@ function inOrder(results: Record<string, Tensor>, numbers: readonly number[]): R
 }
 
 function checkRows({ name, dims }: NamedTensor, rows: number): void {
-  if (dims[0] !== rows) {
-    throw sessionError("NO_ROWS_IN_OUTPUT", { name, shape: dims, rows });
-  }
+  refuseIf(dims[0] !== rows, "NO_ROWS_IN_OUTPUT", { name, shape: dims, rows });
 }

@@ -37,15 +37,10 @@ export interface KnownFile {
   readonly nbytes: number;
 }
 
-interface Counted {
-  loaded: number;
-  total: number;
-}
-
 /** Adds up the files of a session, and calls its listeners. */
 export class LoadTracker {
   readonly #listeners: readonly ProgressListener[];
-  readonly #files = new Map<string, Counted>();
+  readonly #files = new Map<string, Pick<LoadProgress, "loaded" | "total">>();
   #percent = 0;
 
   constructor(listeners: readonly (ProgressListener | null | undefined)[]) {

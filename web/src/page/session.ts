@@ -3,6 +3,7 @@
 
 import type { Tensor, TypedTensor } from "onnxruntime-common";
 
+import { throwIf } from "../wire/errors.js";
 import { byInputs } from "../wire/feed-names.js";
 import { isObject, isRecord } from "../wire/kinds.js";
 import { log } from "../wire/log.js";
@@ -98,9 +99,7 @@ export class TrainingSession extends SessionMethods {
   generationConfig: GenerateOptions = {};
 
   private constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
-    if (key !== KEY) {
-      throw new TypeError("use TrainingSession.create() or TrainingSession.createFromModel().");
-    }
+    throwIf(key !== KEY, TypeError, "use TrainingSession.create() or TrainingSession.createFromModel().");
     const channel = new Channel(client, info.handle, info.hasOptimizer);
     super(channel);
     channel.endWith(this);
@@ -139,12 +138,8 @@ export class TrainingSession extends SessionMethods {
   ): Promise<TrainingSession> {
     const files = checkTrainingOptions(trainingOptions);
     const options = resolveOptions(sessionOptions);
-    if (options.hasDims && "bundle" in files) {
-      throw new TypeError("'freeDimensionOverrides' is for models; a bundle has the sizes that it was compiled for.");
-    }
-    if (options.externalData.length > 0) {
-      throw new TypeError("'externalData' and 'weights' are for createFromModel; artifacts and bundles have none.");
-    }
+    throwIf(options.hasDims && "bundle" in files, TypeError, "'freeDimensionOverrides' is for models; a bundle has the sizes that it was compiled for.");
+    throwIf(options.externalData.length > 0, TypeError, "'externalData' and 'weights' are for createFromModel; artifacts and bundles have none.");
     expectFiles(options.integrity, FILES.filter((name) => (files as Partial<Record<FileName, unknown>>)[name]));
     // The worker starts while the files are on their way.
     return withWorker(options, (client) =>

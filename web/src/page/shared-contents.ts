@@ -147,10 +147,7 @@ export class SharedContents implements StateCaller {
     if (holder !== "session" && "channel" in holder) {
       return holder;
     }
-    if (holder === "session") {
-      return this.#present();
-    }
-    if (this.#holder === before) {
+    if (holder !== "session" && this.#holder === before) {
       this.#holder = this.#open(holder.file, this.#options);
     }
     return this.#present();

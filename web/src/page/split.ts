@@ -7,8 +7,7 @@ import type { Batch } from "../data/rows.js";
 import { labelsOf } from "../data/split.js";
 import type { PreprocessingStep } from "../data/table.js";
 import { COMPARED_LABELS, NAMED_CLASSES } from "../wire/constants.js";
-import { log } from "../wire/log.js";
-import { sessionError, refuseIf } from "../wire/messages.js";
+import { refuseIf, warnIf } from "../wire/messages.js";
 import type { SessionInfo } from "../wire/protocol.js";
 import type { ModelInputs } from "./model-inputs.js";
 import { isOnCpu, productOf } from "./tensors.js";
@@ -101,8 +100,6 @@ function warnOfMissing(message: "ABSENT_CLASSES" | "MISSING_CLASSES", name: stri
   }
   for (const [part, present] of [["training", trained], ["validation", validated]] as const) {
     const missing = classes.filter((label) => !present.includes(label));
-    if (missing.length > 0) {
-      log("warning", sessionError(message, { part, name, classes: missing.join(", ") }).message);
-    }
+    warnIf(missing.length > 0, message, { part, name, classes: missing.join(", ") });
   }
 }

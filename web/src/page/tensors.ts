@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { describe, isTensor, unwrapped } from "../data/checks.js";
-import { BufferSizeError, FeedError } from "../wire/errors.js";
+import { BufferSizeError, FeedError, throwIf } from "../wire/errors.js";
 import { convertFloats, FLOAT_BYTES } from "../wire/floats.js";
 import { sessionError } from "../wire/messages.js";
 import { concatenate } from "../wire/pieces.js";
@@ -236,9 +236,7 @@ export function asFloats(view: ArrayBufferView, from: FloatType, to: FloatType):
  */
 export function copiedInto(out: Float32Array, { data, dims }: Tensor): Tensor {
   const { length } = data as Float32Array;
-  if (out.length !== length) {
-    throw new BufferSizeError(`'out' has ${out.length} elements, the parameters have ${length}.`);
-  }
+  throwIf(out.length !== length, BufferSizeError, `'out' has ${out.length} elements, the parameters have ${length}.`);
   out.set(data as Float32Array);
   return new Tensor("float32", out, dims);
 }

@@ -191,9 +191,7 @@ function resolveObject(name: string, value: unknown, expected: string, settings:
 function resolveLora(lora: unknown, others: Fields): Fields {
   refuseSettingIf(!isRecord(lora), "lora", lora, "an object");
   for (const name of ["requiresGrad", "frozenParams"]) {
-    if (others[name] !== undefined && others[name] !== null) {
-      throw badSetting(name, others[name], `left out with 'lora': the adapters are trained, and the model is frozen`);
-    }
+    refuseSettingIf((others[name] ?? null) !== null, name, others[name], `left out with 'lora': the adapters are trained, and the model is frozen`);
   }
   const { adapterConfig, ...settings } = lora as Fields;
   if (adapterConfig === undefined) {
@@ -260,7 +258,5 @@ export function withOptimizer(config: TrainingConfig): TrainingConfig {
 }
 
 function checkRate(name: string, rate: unknown): void {
-  if (typeof rate !== "number" || !Number.isFinite(Math.fround(rate)) || rate < 0) {
-    throw badSetting(name, rate, "a number at least 0 and at most 3.40282e+38");
-  }
+  refuseSettingIf(typeof rate !== "number" || !Number.isFinite(Math.fround(rate)) || rate < 0, name, rate, "a number at least 0 and at most 3.40282e+38");
 }

@@ -1,6 +1,6 @@
 /** Starting Python: Pyodide, and the packages that trainweb needs to load and step. */
 
-import { EngineError } from "../wire/errors.js";
+import { EngineError, throwIf } from "../wire/errors.js";
 import {
   ARCHIVE,
   fetchFile,
@@ -274,9 +274,7 @@ export function limitHeap({ version, _module }: Pyodide): void {
   memory.grow = (pages) => {
     const nbytes = pages * PAGE_BYTES;
     const limit = nbytes > SMALL_GROWTH ? HEAP_LIMIT - RESERVE : HEAP_LIMIT;
-    if (memory.buffer.byteLength + nbytes > limit) {
-      throw new RangeError(`Python's memory may have ${limit} bytes at most`);
-    }
+    throwIf(memory.buffer.byteLength + nbytes > limit, RangeError, `Python's memory may have ${limit} bytes at most`);
     return grow(pages);
   };
 }

@@ -167,7 +167,7 @@ export class PythonFiles {
       const start = at;
       at += sizeOf(part); // `write` may free it
       if (part instanceof Blob) {
-        await streamBlob(part, part.size, (from, data) => write(start + from, data));
+        await streamBlob(part, (from, data) => write(start + from, data));
       } else {
         write(start, part);
       }
@@ -206,17 +206,8 @@ export class PythonFiles {
   }
 }
 
-/**
- * Go through the bytes of a Blob.
- *
- * @param nbytes - its size
- * @param write - takes them from a start on; valid while it runs
- */
-export async function streamBlob(
-  blob: Blob,
-  nbytes: number,
-  write: (start: number, data: Uint8Array) => void,
-): Promise<void> {
+/** Go through the bytes of a Blob. @param write - takes them from a start on; valid while it runs */
+export async function streamBlob(blob: Blob, write: (start: number, data: Uint8Array) => void): Promise<void> {
   const reader = byteReader(() => blob.stream());
   if (reader === null) {
     readChunks(allOf(blob), write);
@@ -224,10 +215,10 @@ export async function streamBlob(
   }
   // Into one buffer: others would be garbage for long, as much as all of the file.
   let buffer = new ArrayBuffer(CHUNK_BYTES);
-  for (let start = 0; start < nbytes; ) {
+  for (let start = 0; start < blob.size; ) {
     const { value } = await reader.read(new Uint8Array(buffer));
     if (value === undefined || value.length === 0) {
-      throw new RangeError(`a file ends at byte ${start} instead of ${nbytes}`);
+      throw new RangeError(`a file ends at byte ${start} instead of ${blob.size}`);
     }
     write(start, value);
     start += value.length;

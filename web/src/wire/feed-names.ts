@@ -1,7 +1,7 @@
 /** Check that feeds have the names of the inputs; training/models.py checks the same in the same order. */
 
 import { LABELS } from "./constants.js";
-import { sessionError } from "./messages.js";
+import { refuseIf, sessionError } from "./messages.js";
 
 /** The input that a feed or a column is meant for; trainweb/spelling.py is the same. */
 export function inputName(name: string, inputNames: readonly string[]): string {
@@ -36,7 +36,5 @@ export function checkFeedNames(inputNames: readonly string[], feedNames: readonl
       ? sessionError("MISSING_FEED", { name })
       : sessionError("MISNAMED_FEED", { name, other, names });
   }
-  if (other !== undefined) {
-    throw sessionError("UNKNOWN_FEED", { name: other, names });
-  }
+  refuseIf(other !== undefined, "UNKNOWN_FEED", { name: other, names });
 }

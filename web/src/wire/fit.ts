@@ -82,7 +82,7 @@ export interface FitPosition {
 
 /** The state that a fit begins with: the state of its checkpoint, if it has one. */
 export interface FitStart {
-  readonly position: Pick<FitPosition, "epoch" | "optimizerSteps">;
+  readonly optimizerSteps: number;
   readonly epochs: readonly EpochRecord[];
   readonly bestEpoch: number | null;
   /** Of all batches. */

@@ -1,6 +1,7 @@
 /** Errors of a session, in the words that Python and the page share. */
 
 import { fromWire, shortened } from "./errors.js";
+import { log } from "./log.js";
 import { MESSAGES } from "./message-texts.js";
 
 /** Characters of a value that a message shows; as in trainweb/messages.py. */
@@ -41,6 +42,13 @@ export function raise<Name extends MessageName>(name: Name, ...[values]: ValuesO
 export function refuseIf<Name extends MessageName>(isWrong: boolean, name: Name, ...values: ValuesOf<Name>): void {
   if (isWrong) {
     raise(name, ...values);
+  }
+}
+
+/** Warn by the text of this name if something is so. */
+export function warnIf<Name extends MessageName>(isSo: boolean, name: Name, values: MessageValues<Name>): void {
+  if (isSo) {
+    log("warning", sessionError(name, values).message);
   }
 }
 

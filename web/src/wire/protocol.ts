@@ -67,11 +67,6 @@ export interface WorkerInfo {
   readonly kernelsFault: string | null;
 }
 
-export interface PythonInfo {
-  /** Version of Pyodide. */
-  readonly python: string;
-}
-
 /** A training session as the page knows it. */
 export interface SessionInfo {
   readonly handle: number;
@@ -110,7 +105,6 @@ export interface SessionInfo {
   readonly terms: readonly string[];
   /** Parameters that a train step changes though they are not trained: running statistics and other buffers. */
   readonly moving: readonly string[];
-  readonly nominal: boolean;
   /** True if values of feeds select the plan: such feeds travel with their calls. */
   readonly valuesDecide: boolean;
 }
@@ -223,8 +217,8 @@ export interface WorkerApi {
   pulse(port: MessagePort, script: string): Promise<boolean>;
   /** Settles when nothing is being stored. */
   finish(): Promise<null>;
-  /** Start Python as well; after the call of `start`, not necessarily its end. */
-  startPython(): Promise<PythonInfo>;
+  /** Start Python as well, after the call of `start`, not necessarily its end; the version of Pyodide. */
+  startPython(): Promise<string>;
   /** Begin to open the GPU, if a session with these options takes it: one that is made later waits for less. */
   openDevice(optionsJson: string): null;
   /** From the bundle of an earlier visit if there is one. `cached` is null if no bundle is kept. */

@@ -1,6 +1,6 @@
 /** Areas under ROC curves; `areas_under_curves` of trainweb/metrics.py is the same. */
 
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import type { NamedTensor } from "../wire/protocol.js";
 import { numbersOf } from "./session-values.js";
 
@@ -24,9 +24,7 @@ export class Curves {
     const classes = this.#isWeighed ? width - 1 : width;
     const values = valuesOf(scores);
     const labels = valuesOf(targets);
-    if (labels.length !== rows || scores.dims.length > 2) {
-      throw sessionError("AUC_SHAPE", { name: this.#name, scores: scores.dims, targets: targets.dims });
-    }
+    refuseIf(labels.length !== rows || scores.dims.length > 2, "AUC_SHAPE", { name: this.#name, scores: scores.dims, targets: targets.dims });
     for (let k = 0; k < rows; k++) {
       this.#rows.push(values.slice(k * width, k * width + classes));
       this.#weights.push(this.#isWeighed ? (values[(k + 1) * width - 1] as number) : 1);
@@ -62,9 +60,7 @@ export function meanOf(areas: readonly number[]): number {
 }
 
 function valuesOf({ dtype, data }: NamedTensor): readonly number[] {
-  if (!["float32", "int64", "int32"].includes(dtype)) {
-    throw sessionError("METRIC_TYPE", { dtype });
-  }
+  refuseIf(!["float32", "int64", "int32"].includes(dtype), "METRIC_TYPE", { dtype });
   return numbersOf(dtype, data);
 }
 

@@ -2,9 +2,8 @@
 
 import type { Evaluated, WireBatch, WireEvaluation } from "../wire/fit.js";
 import { log } from "../wire/log.js";
-import { sessionError, show } from "../wire/messages.js";
+import { refuseIf, sessionError, show } from "../wire/messages.js";
 import type { Fetch, NamedTensor, WireTensor } from "../wire/protocol.js";
-import type { LossCount } from "./bundle/bundle.js";
 import { fixedRows, partsOf } from "../data/epoch.js";
 import { takeRows } from "./feeds.js";
 import { metricsKind, Totals } from "./fit/metrics.js";
@@ -20,8 +19,11 @@ export class Evaluation {
   /** The step that sums up the metrics besides the loss. */
   readonly #kind: StepKind;
   #totals: Totals | null = null;
-  readonly #mean: MeanLoss;
-  #batches = 0;
+  /** The loss of all batches so far, and its divisor: `MeanLoss` of trainweb/loss_counts.py. */
+  #sum = 0;
+  #weight = 0;
+  /** Number of finished batches. */
+  batches = 0;
   #hasWarned = false;
   /** Rows of a batch, where the file fixes them. */
   readonly #fixed: number | null;
@@ -39,7 +41,6 @@ export class Evaluation {
     this.#data = data;
     this.#inputNames = core.info.evalInputNames;
     this.#fixed = fixedRows(core.inputsOf(EVAL));
-    this.#mean = new MeanLoss(core.lossCounts.eval);
     this.#kind = core.metricsKind(metricsKind(spec));
   }
 
@@ -53,10 +54,10 @@ export class Evaluation {
       try {
         await this.#add(batch, times);
       } catch (error) {
-        throw located(error, batch, { epoch: this.#epoch, batch: this.#batches + 1 }, this.#data);
+        throw located(error, batch, this.#epoch, this.batches + 1, this.#data);
       }
     }
-    this.#batches++;
+    this.batches++;
   }
 
   /** @param times - how often each row is in the batch */
@@ -70,30 +71,28 @@ export class Evaluation {
     totals.add(results, times);
     this.#checkRows(totals, rows / times);
     const [loss, count] = results;
-    const scale = isSum ? times : 1;
     const value = numbersOf(loss, this.#spec.loss)[0] as number;
     if (!Number.isFinite(value) && !this.#hasWarned) {
       this.#hasWarned = warnOfGap(this.#core, `The loss is ${show(value)}.`, batch, this.#data);
     }
-    this.#mean.add(value / scale, (output === null ? rows : numbersOf(count, output)[0] as number) / times);
+    const weight = (output === null ? rows : numbersOf(count, output)[0] as number) / times;
+    if (weight !== 0) {
+      // Without labels the loss is 0 / 0, or absent.
+      this.#sum += isSum ? value / times : value * weight;
+      this.#weight += weight;
+    }
   }
 
   /** @throws SessionError if collected predictions or targets have no axis of rows */
   #checkRows(totals: Totals, rows: number): void {
-    for (const [k, { dims }] of (this.#batches > 0 ? (totals.rows.at(-1) ?? []) : []).entries()) {
-      if (dims[0] !== rows) {
-        throw sessionError("NO_ROWS_IN_OUTPUT", { name: this.#spec.collects?.[k] as string, shape: dims, rows });
-      }
+    for (const [k, { dims }] of (this.batches > 0 ? (totals.rows.at(-1) ?? []) : []).entries()) {
+      refuseIf(dims[0] !== rows, "NO_ROWS_IN_OUTPUT", { name: this.#spec.collects?.[k] as string, shape: dims, rows });
     }
   }
 
-  /** Number of finished batches. */
-  get batches(): number {
-    return this.#batches;
-  }
-
   result(): Evaluated {
-    const loss = this.#mean.value;
+    // NaN where every label is ignored, as PyTorch's.
+    const loss = this.#weight === 0 ? NaN : this.#sum / this.#weight;
     const values = this.#totals?.values(this.#spec.metrics, loss);
     for (const { key: name } of this.#spec.metrics.filter(({ key }) => Number.isNaN(values?.[key]))) {
       warnOnce(this.#core, sessionError("NAN_METRIC", { name, source: this.#data }).message);
@@ -148,30 +147,5 @@ export class Evaluations {
     }
     await evaluation.add(batch);
     return null;
-  }
-}
-
-/** The loss of several batches; trainweb/loss_counts.py is the same, and finds the divisor of a loss. */
-class MeanLoss {
-  readonly #isSum: boolean;
-  #total = 0;
-  #weight = 0;
-
-  constructor({ isSum }: LossCount) {
-    this.#isSum = isSum;
-  }
-
-  /** @param weight - the divisor of the loss; for a sum, the number of rows */
-  add(loss: number, weight: number): void {
-    if (weight !== 0) {
-      // Without labels the loss is 0 / 0, or absent.
-      this.#total += this.#isSum ? loss : loss * weight;
-      this.#weight += weight;
-    }
-  }
-
-  /** The loss of all rows; NaN where every label is ignored, as PyTorch's. */
-  get value(): number {
-    return this.#weight === 0 ? NaN : this.#total / this.#weight;
   }
 }

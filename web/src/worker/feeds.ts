@@ -56,9 +56,7 @@ export type Shapes = Readonly<Record<string, readonly number[]>>;
  */
 export function typesOf(inputs: readonly Declaration[], shapes: Shapes, isStrict: boolean): readonly FeedType[] {
   return Object.entries(shapes).flatMap(([name, dims]: readonly [string, unknown]) => {
-    if (!Array.isArray(dims) || !dims.every((size) => Number.isSafeInteger(size) && size >= 0)) {
-      throw sessionError("NOT_A_SHAPE", { name, actual: dims });
-    }
+    refuseIf(!Array.isArray(dims) || !dims.every((size) => Number.isSafeInteger(size) && size >= 0), "NOT_A_SHAPE", { name, actual: dims });
     const declared = inputs.find((input) => input.name === name);
     if (declared === undefined && !isStrict) {
       return [];
@@ -130,9 +128,7 @@ function checkFeed({ name, dtype, dims }: Declaration, feed: TensorType, symbols
   }
   dims.forEach((dim, index) => {
     const size = feed.dims[index] as number;
-    if (typeof dim === "number" && size !== dim) {
-      throw sessionError("FEED_DIM", { name, index, actual: size, expected: dim });
-    }
+    refuseIf(typeof dim === "number" && size !== dim, "FEED_DIM", { name, index, actual: size, expected: dim });
     if (typeof dim !== "string") {
       return;
     }

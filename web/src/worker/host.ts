@@ -227,3 +227,13 @@ export interface SessionGpu {
 export function withValue<T, R>(value: MaybePromise<T>, action: (value: T) => MaybePromise<R>): MaybePromise<R> {
   return value instanceof Promise ? value.then(action) : action(value);
 }
+
+/** Do something, or something else where it fails. */
+export function unless<T>(action: () => MaybePromise<T>, otherwise: (error: unknown) => MaybePromise<T>): MaybePromise<T> {
+  try {
+    const result = action();
+    return result instanceof Promise ? result.catch(otherwise) : result;
+  } catch (error) {
+    return otherwise(error);
+  }
+}

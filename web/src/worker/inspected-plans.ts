@@ -1,14 +1,13 @@
 /** Plans that keep every float tensor of a step until its end, for inspection. */
 
 import { COPY_CHECK, STATE } from "../engine/layout.js";
-import type { DeadUnits } from "../wire/values.js";
+import type { DeadUnits, NamedTensor } from "../wire/values.js";
 import { planKey, type BundlePlan, type FeedType, type RawPlan } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import type { LoadedPlan, ReadFile, StepHost } from "./host.js";
 import type { InspectedPlan, LazyModels, PythonModels } from "./python-models.js";
 import type { PlanRunner } from "./runner.js";
 import type { StepKind } from "./step-kind.js";
-import type { NamedTensor } from "../wire/values.js";
 
 /** Parts of a session that such plans need. */
 export interface InspectedHost {

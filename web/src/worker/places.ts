@@ -13,14 +13,12 @@ export interface FailedBatch {
   readonly numberOf: (row: number) => number;
 }
 
-/** Epoch and batch of the fit, both from 1; without a fit the epoch is 0. */
-interface FitPlace {
-  readonly epoch: number;
-  readonly batch: number;
-}
-
-/** The error of a batch, with epoch, batch and, of a value that is out of range or NaN, input and row. */
-export function located(error: unknown, failed: FailedBatch, { epoch, batch }: FitPlace, data = "data"): unknown {
+/**
+ * The error of a batch, with epoch, batch and, of a value that is out of range or NaN, input and row.
+ *
+ * @param epoch - of the fit, from 1, as is `batch`; 0 without a fit
+ */
+export function located(error: unknown, failed: FailedBatch, epoch: number, batch: number, data = "data"): unknown {
   if (!(error instanceof FeedError || error instanceof NumericsError)) {
     return error;
   }

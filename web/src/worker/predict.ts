@@ -44,7 +44,7 @@ export async function predictBatch(
     }
     return results.map((result) => (rows < whole && result.dims[0] === whole ? firstRows(result, rows) : result));
   } catch (error) {
-    throw located(error, failedBatch(batch), { epoch: 0, batch: Math.floor(batch.first / whole) + 1 });
+    throw located(error, failedBatch(batch), 0, Math.floor(batch.first / whole) + 1);
   }
 }
 

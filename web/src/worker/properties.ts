@@ -5,8 +5,6 @@ import { raise } from "../wire/messages.js";
 import type { PropertyKind, PropertyValue } from "../wire/protocol.js";
 import type { Property } from "./session-contents.js";
 
-const INT64 = { least: -(2n ** 63n), most: 2n ** 63n - 1n };
-
 export class PropertyCalls {
   #properties = new Map<string, Property>();
 
@@ -71,9 +69,6 @@ function propertyOf(name: string, value: PropertyValue, kind: PropertyKind | nul
     return [name, "str", value];
   }
   const text = String(value);
-  if (kind === "float") {
-    return [name, "float", String(Math.fround(Number(text)))];
-  }
-  const isInteger = /^-?\d+$/.test(text) && BigInt(text) >= INT64.least && BigInt(text) <= INT64.most;
+  const isInteger = kind !== "float" && /^-?\d+$/.test(text) && BigInt.asIntN(64, BigInt(text)) === BigInt(text);
   return isInteger ? [name, "int", text] : [name, "float", String(Math.fround(Number(text)))];
 }

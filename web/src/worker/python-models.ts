@@ -30,11 +30,6 @@ export type Copy = readonly [
   segment: number, at: number, file: number, offset: number, nbytes: number, from?: FloatType, to?: FloatType, rows?: number,
 ];
 
-/** Bytes that a copy writes. */
-export function bytesOfCopy([, , , , nbytes, from, to]: Copy): number {
-  return from === undefined || to === undefined ? nbytes : (nbytes / FLOAT_BYTES[from]) * FLOAT_BYTES[to];
-}
-
 /** Bytes of a segment. */
 export type Run = readonly [segment: number, at: number, nbytes: number];
 
@@ -290,13 +285,12 @@ export async function copyToSegments(
   leave: (file: number, offset: number) => void = () => {},
 ): Promise<void> {
   const sorted = [...copies].sort((a, b) => a[2] - b[2] || a[3] - b[3]);
-  for (const [k, copy] of sorted.entries()) {
-    const [segment, at, file, offset, nbytes, from, to, rows] = copy;
+  for (const [k, [segment, at, file, offset, nbytes, from, to, rows]] of sorted.entries()) {
     const next = sorted[k + 1];
     const until = next?.[2] === file ? next[3] : Infinity;
     leave(file, offset);
     if (from !== undefined && to !== undefined) {
-      const target = segments.range(segment, at, bytesOfCopy(copy));
+      const target = segments.range(segment, at, (nbytes / FLOAT_BYTES[from]) * FLOAT_BYTES[to]);
       const read = (start: number, part: Uint8Array): void => {
         files.copy(file, offset + start, part);
         leave(file, Math.min(offset + start + part.length, until));

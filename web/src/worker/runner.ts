@@ -4,7 +4,7 @@ import { raise, refuseIf, sessionError } from "../wire/messages.js";
 import type { Feed, Fetch, MaybePromise, PlacedTensor, TensorType, Workspace } from "../wire/protocol.js";
 import { planKey, type BundlePlan, type Declaration, type FeedType, type TensorPlace } from "./bundle/bundle.js";
 import { ofBits, signatureOf } from "./feeds.js";
-import { withValue, type LoadedPlan, type ReadFile, type StepHost } from "./host.js";
+import { unless, withValue, type LoadedPlan, type ReadFile, type StepHost } from "./host.js";
 import type { StepKind } from "./step-kind.js";
 
 /** The source of plans that are not loaded. */
@@ -98,16 +98,6 @@ export class PlanRunner {
   /** Run a plan that is loaded. */
   execute(loaded: LoadedPlan, feeds: readonly Feed[], stop: AbortSignal | null = null): MaybePromise<void> {
     return withValue(this.#host.write(loaded, feeds), () => this.#host.run(loaded, stop));
-  }
-}
-
-/** Do something, or something else where it fails. */
-function unless<T>(action: () => MaybePromise<T>, otherwise: (error: unknown) => MaybePromise<T>): MaybePromise<T> {
-  try {
-    const result = action();
-    return result instanceof Promise ? result.catch(otherwise) : result;
-  } catch (error) {
-    return otherwise(error);
   }
 }
 

@@ -3,7 +3,8 @@
 import { TENSOR_LIMIT } from "../wire/constants.js";
 import { areTexts, isRecord } from "../wire/kinds.js";
 import { CheckpointError, throwIf } from "../wire/errors.js";
-import type { NamedTensor, WireDtype } from "../wire/values.js";
+import { concatenate } from "../wire/pieces.js";
+import type { NamedTensor, TensorType, WireDtype } from "../wire/values.js";
 import { ITEM_SIZE, sizeOf } from "./bundle/reader.js";
 
 const DTYPES: Readonly<Record<string, WireDtype>> = {
@@ -35,22 +36,14 @@ export function writeSafetensors({ tensors, metadata }: TensorFile): Uint8Array<
   const body = header.map(([name, entry]) => `${JSON.stringify(name)}:${JSON.stringify(entry)}`).join(",");
   const text = new TextEncoder().encode(`{${body}}`);
   const length = text.length + ((ALIGNMENT - (text.length % ALIGNMENT)) % ALIGNMENT);
-  const file = new Uint8Array(ALIGNMENT + length + nbytes);
-  new DataView(file.buffer).setBigUint64(0, BigInt(length), true);
-  file.fill(0x20, ALIGNMENT, ALIGNMENT + length);
-  file.set(text, ALIGNMENT);
-  let at = ALIGNMENT + length;
-  for (const { data } of ordered) {
-    file.set(data, at);
-    at += data.length;
-  }
-  return file;
+  const head = new Uint8Array(ALIGNMENT + length);
+  new DataView(head.buffer).setBigUint64(0, BigInt(length), true);
+  head.fill(0x20, ALIGNMENT).set(text, ALIGNMENT);
+  return concatenate([head, ...ordered.map(({ data }) => data)]);
 }
 
-interface TensorEntry {
+interface TensorEntry extends TensorType {
   readonly name: string;
-  readonly dtype: WireDtype;
-  readonly dims: readonly number[];
   readonly start: number;
   readonly end: number;
 }
@@ -61,9 +54,7 @@ interface TensorEntry {
 export function readSafetensors(file: Uint8Array): TensorFile {
   const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
   const length = file.length < ALIGNMENT ? Infinity : Number(view.getBigUint64(0, true));
-  if (ALIGNMENT + length > file.length) {
-    throw new CheckpointError(`The safetensors file has ${file.length} bytes, which is less than its header.`);
-  }
+  throwIf(ALIGNMENT + length > file.length, CheckpointError, `The safetensors file has ${file.length} bytes, which is less than its header.`);
   let header: unknown;
   try {
     header = JSON.parse(new TextDecoder().decode(file.subarray(ALIGNMENT, ALIGNMENT + length)));
@@ -99,9 +90,7 @@ function placeOf(name: string, entry: unknown): TensorEntry {
   }
   const [start = 0, end = 0] = offsets;
   const needed = sizeOf(shape) * ITEM_SIZE[dtype];
-  if (end - start !== needed) {
-    throw new CheckpointError(`Tensor '${name}' of the safetensors file needs ${needed} bytes, and has ${end - start}.`);
-  }
+  throwIf(end - start !== needed, CheckpointError, `Tensor '${name}' of the safetensors file needs ${needed} bytes, and has ${end - start}.`);
   return { name, dtype, dims: shape, start, end };
 }
 

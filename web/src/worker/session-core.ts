@@ -2,7 +2,7 @@
 
 import * as layout from "../engine/layout.js";
 import type { Handout } from "../python/handout.js";
-import { raise, refuseIf, sessionError } from "../wire/messages.js";
+import { raise, refuseIf } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type {
   AdapterFiles,
@@ -32,7 +32,7 @@ import { assemble, converting, type ReadPlace } from "./files.js";
 import { InspectedPlans, type InspectedStep } from "./inspected-plans.js";
 import { coveringKind } from "./fit/metrics.js";
 import { NumericsCheck } from "./numerics.js";
-import { withValue, type HostOpener, type HostOptions, type LoadedPlan, type ReadFile, type Side, type StepHost } from "./host.js";
+import { unless, withValue, type HostOpener, type HostOptions, type LoadedPlan, type ReadFile, type Side, type StepHost } from "./host.js";
 import type { LazyModels, PythonModels } from "./python-models.js";
 import { PropertyCalls } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
@@ -80,7 +80,8 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   readonly #models: LazyModels;
   readonly #onPlan: PlanListener;
   readonly #inspected: InspectedPlans;
-  readonly #numerics: NumericsCheck | null;
+  /** Checks each step for NaN and infinities. */
+  readonly numerics: NumericsCheck | null;
   #nominal: boolean;
 
   /** @throws EngineError when the kernels' memory has no room */
@@ -97,12 +98,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     this.#fingerprint = fingerprint;
     this.#bundle = rest;
     this.lossCounts = rest.lossCounts;
-    this.#owner = {
-      inputs: rest.inputs,
-      outputs: rest.outputs,
-      lossCounts: rest.lossCounts,
-      segments: segments.map(({ bytes }) => ({ bytes, data: null })),
-    };
+    this.#owner = { ...rest, segments: segments.map(({ bytes }) => ({ bytes, data: null })) };
     this.#models = models;
     this.#onPlan = onPlan;
     this.#nominal = bundle.nominal;
@@ -121,7 +117,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
         return parsePlan(raw, owner, fingerprint, models.sources);
       },
     });
-    this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspected) : null;
+    this.numerics = options.checkNumerics ? new NumericsCheck(this.#inspected) : null;
   }
 
   /** The page's view of the session. */
@@ -138,7 +134,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       evalInputNames: inputs.eval.map(({ name }) => name),
       evalOutputNames: outputs.eval,
       sizes: [size, trainableSize],
-      nominal: this.#nominal,
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
       device: this.host.device,
     };
@@ -170,15 +165,15 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
         }
         return result;
       });
-    if (this.#numerics === null || kind.base === "scheduler" || isForward(kind)) {
+    if (this.numerics === null || kind.base === "scheduler" || isForward(kind)) {
       return run(kind.base !== "train" || this.overwrites);
     }
     if (kind.base === "optimizer") {
       this.check(kind, []);
-      return this.#numerics.optimizerStep(() => run(true));
+      return this.numerics.optimizerStep(() => run(true));
     }
     const step = this.#inspectedStep(stepKind(kind.base), feeds);
-    return this.#numerics.step(step, () => run(step.overwrite, step.feeds));
+    return this.numerics.step(step, () => run(step.overwrite, step.feeds));
   }
 
   /** The kind of an eval step that sums up metrics: of a bundle, one that sums up these and maybe others. */
@@ -201,11 +196,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   deadUnits(batches: readonly (readonly Feed[])[]): Promise<readonly DeadUnits[]> {
     refuseIf(batches.length === 0, "NO_BATCHES");
     return this.#inspected.deadUnits(batches.map((feeds) => this.#inspectedStep(EVAL, feeds)));
-  }
-
-  /** True if each step is checked for NaN and infinities. */
-  get checksNumerics(): boolean {
-    return this.#numerics !== null;
   }
 
   /** Step once, then time `runs` more steps. Memory is allocated before the first step. */
@@ -412,9 +402,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const slot = this.#slot(name);
     this.#checkNotNominal("copy parameter to");
     refuseIf(dtype !== "float32", "PARAMETER_DTYPE", { name, expected: "float32", actual: dtype });
-    if (String(dims) !== String(slot.dims) || data.length !== 4 * sizeOf(slot.dims)) {
-      throw sessionError("PARAMETER_SHAPE", { name, expected: slot.dims, actual: dims });
-    }
+    refuseIf(String(dims) !== String(slot.dims) || data.length !== 4 * sizeOf(slot.dims), "PARAMETER_SHAPE", { name, expected: slot.dims, actual: dims });
     writeParameter(this.host.view(layout.PARAMETERS), slot, data);
     this.#countLoad();
     return null;
@@ -693,16 +681,9 @@ function ownBytes({ file }: { readonly file: Handout | null }): Uint8Array {
 
 /** Do something, and something else afterwards, however the former ends. */
 function finallyDo<T>(action: () => MaybePromise<T>, end: () => MaybePromise<void>): MaybePromise<T> {
-  const finish = (value: T): MaybePromise<T> => withValue(end(), () => value);
   const fail = (error: unknown): MaybePromise<never> =>
     withValue(end(), () => {
       throw error;
     });
-  let result: MaybePromise<T>;
-  try {
-    result = action();
-  } catch (error) {
-    return fail(error);
-  }
-  return result instanceof Promise ? result.then(finish, fail) : finish(result);
+  return withValue(unless(action, fail), (value) => withValue(end(), () => value));
 }

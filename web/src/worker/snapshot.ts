@@ -57,9 +57,7 @@ export function isSafetensors(file: Uint8Array): boolean {
 export function openSnapshot(file: Uint8Array): TensorFile {
   const snapshot = readSafetensors(file);
   const format = snapshot.metadata["format"] ?? "none";
-  if (format !== FORMAT || snapshot.metadata["shared"] !== undefined) {
-    throw sessionError("NO_SNAPSHOT", { actual: format.slice(0, LONGEST_NAME), expected: FORMAT });
-  }
+  refuseIf(format !== FORMAT || snapshot.metadata["shared"] !== undefined, "NO_SNAPSHOT", { actual: format.slice(0, LONGEST_NAME), expected: FORMAT });
   return snapshot;
 }
 

@@ -7,7 +7,7 @@ import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
 import { streamBlob } from "../python/python-files.js";
 import type { PulseTask } from "../engine/pool.js";
-import { EngineError, toWire } from "../wire/errors.js";
+import { toWire } from "../wire/errors.js";
 import { readCheckpoint, withCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
 import { startWorker } from "../wire/start-worker.js";
 import { importModule, messageOf } from "../wire/fetch-file.js";
@@ -158,7 +158,7 @@ class SessionWorker {
       return null;
     },
 
-    startPython: async () => ({ python: (await this.#bootPython()).version }),
+    startPython: async () => (await this.#bootPython()).version,
 
     createSession: (origin, optionsJson, cached) => this.#create(origin, optionsJson, cached),
 
@@ -307,11 +307,9 @@ class SessionWorker {
     }
   }
 
+  /** The page makes calls that need it once the worker has started. */
   get #running(): Engine {
-    if (this.#kernels === null) {
-      throw new EngineError("the worker has not started.");
-    }
-    return this.#kernels;
+    return this.#kernels as Engine;
   }
 
   readonly #openHost: HostOpener = (start, options) => this.#wasmHost("the option device")(start, options);
@@ -368,10 +366,7 @@ class SessionWorker {
 
   /** Python, started at the first call; after a failure the next call tries again. */
   #bootPython(): Promise<Bridge> {
-    const { settings, engine } = { settings: this.#settings, engine: this.#engine };
-    if (settings === null || engine === null) {
-      return Promise.reject(new EngineError("the worker has not started."));
-    }
+    const [settings, engine] = [this.#settings as WorkerSettings, this.#engine as Promise<Engine>];
     this.#python ??= (async () => {
       try {
         const python = bootPython(settings.files, settings.snapshot, settings.stallMs);
@@ -569,7 +564,7 @@ async function fillFromFile(
       segments.range(segment, 0, bytes).set(data);
     } else if (data !== null) {
       const part = data.blob.slice(data.start, data.start + bytes);
-      await streamBlob(part, bytes, (start, part) => segments.range(segment, start, part.length).set(part));
+      await streamBlob(part, (start, part) => segments.range(segment, start, part.length).set(part));
     }
   }
 }

@@ -1,9 +1,8 @@
 /** The options of `fit`, checked. */
 
-import type { DataSource } from "../../data/dataset.js";
-import { Dataset, isSpent } from "../../data/dataset.js";
+import { Dataset, isSpent, type DataSource } from "../../data/dataset.js";
 import type { Batch } from "../../data/rows.js";
-import { countBatches, emptyData } from "../../data/epoch.js";
+import { countBatches, refuseEmpty } from "../../data/epoch.js";
 import type { EvalValues, FitSpec, Units, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
 import { inputName } from "../../wire/feed-names.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
@@ -11,7 +10,7 @@ import type { SessionInfo } from "../../wire/protocol.js";
 import { badSetting, nameOf, refuseSettingIf } from "../../data/checks.js";
 import { checkIsObject } from "../../data/nearest.js";
 import { checkFields, resolveKind, settingsOf, withDefaults, type Fields } from "../check-settings.js";
-import type { Setting } from "../setting-kinds.js";
+import type { Resolved, Setting } from "../setting-kinds.js";
 import {
   ACCUMULATE,
   BETTER,
@@ -34,7 +33,6 @@ import { ModelInputs } from "../model-inputs.js";
 import { hasFunctions, metricsOf, type MetricFunction, type Metrics, type ValuesOf } from "../own-metrics.js";
 import { FITTED, splitData, warnOfLabels, warnOfSteps } from "../split.js";
 import type { Schedule } from "./schedule.js";
-import type { Resolved } from "../setting-kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
 
 /** Called with each event and the fit, which it can pause and end. The next epoch waits for a promise that it returns. */
@@ -140,9 +138,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   }
   FITTED.set(info, train.preprocessing);
   const isStream = train.columns === null;
-  if (train.isBatched && (settings.batchSize ?? null) !== null) {
-    throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
-  }
+  refuseIf(train.isBatched && (settings.batchSize ?? null) !== null, "BATCH_OF_BATCHES", { name: "batchSize" });
   refuseIf(!isStream && plain.batched === true, "BATCHED_ARRAYS");
   const isDrawn = train.isDrawn || inputs.listsRows(train, plain.batched);
   refuseIf(isStream && plain.shuffle === true && !isDrawn, "SHUFFLED_STREAM");
@@ -246,9 +242,7 @@ function checkGenerators(train: Dataset, validation: Dataset | null, { epochs, s
       const kind = nameOf(generator).replace(/^(Async)?Generator$/u, "generator object");
       throw sessionError("READ_AGAIN", { source, kind });
     }
-    if (isSpent(generator)) {
-      throw emptyData(0, source);
-    }
+    refuseEmpty(isSpent(generator), 0, source);
   }
 }
 
@@ -260,9 +254,7 @@ function resolveCheckpoint(checkpoint: unknown, options: ResolvedCheckpoint["opt
   refuseSettingIf(typeof checkpoint !== "object", "checkpoint", checkpoint, expected);
   const { store, name, ...settings } = checkpoint as Fields;
   for (const [key, value] of Object.entries({ store, name })) {
-    if (value === undefined || value === null) {
-      throw sessionError("MISSING_SETTING", { what: "checkpoint", name: key, expected });
-    }
+    refuseIf(value === undefined || value === null, "MISSING_SETTING", { what: "checkpoint", name: key, expected });
   }
   if (!(store instanceof CheckpointStore)) {
     throw badSetting("checkpoint.store", store, "a CheckpointStore");
@@ -284,12 +276,7 @@ function clipOf({ clipGradNorm: norm, clipGradValue: value }: Plain): WireClip |
 
 /** The plain options by the page's names, with defaults for the missing ones. */
 function checkPlain(options: object): Plain {
-  const plain: Record<string, unknown> = {};
-  for (const [name, value] of Object.entries(options)) {
-    if (!OTHERS.includes(name)) {
-      plain[name] = value;
-    }
-  }
+  const plain = Object.fromEntries(Object.entries(options).filter(([name]) => !OTHERS.includes(name)));
   return settingsOf<Plain>("fit", plain, FIT, OTHERS);
 }
 
@@ -322,9 +309,7 @@ export function resolveMetrics(choices: unknown): ResolvedMetrics {
 
 function checkNames(names: readonly string[]): void {
   names.forEach((name, k) => {
-    if (names.indexOf(name) !== k) {
-      throw sessionError("METRIC_TWICE", { name });
-    }
+    refuseIf(names.indexOf(name) !== k, "METRIC_TWICE", { name });
     refuseSettingIf(name === "loss", "the name of a metric", name, "a text other than 'loss'");
   });
 }
@@ -401,9 +386,7 @@ function resolveEarlyStopping(
   const checked = checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]);
   const { patience, minDelta, restoreBest, mode } = withDefaults(checked, EARLY_STOPPING);
   const direction = mode ?? better.get(metric);
-  if (direction === null) {
-    throw sessionError("MISSING_SETTING", { what: "earlyStopping", name: "mode", expected: "min or max" });
-  }
+  refuseIf(direction === null, "MISSING_SETTING", { what: "earlyStopping", name: "mode", expected: "min or max" });
   return {
     metric,
     restoresBest: restoreBest as boolean,

@@ -28,8 +28,7 @@ import type {
   WireBatch,
   WireEvaluation,
 } from "../../wire/fit.js";
-import { log } from "../../wire/log.js";
-import { refuseIf, sessionError } from "../../wire/messages.js";
+import { refuseIf, warnIf } from "../../wire/messages.js";
 import { canShareMemory } from "../../wire/platform.js";
 import type { Answer, Call, Feed, MaybePromise, Method, NamedTensor, SessionInfo } from "../../wire/protocol.js";
 import { buffersIn, callOf } from "../client.js";
@@ -248,17 +247,16 @@ export class FitRun<Values extends EvalValues = EvalValues> extends Opaque imple
       }
       const make = (): Call<"startFit"> => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]);
       // History and schedule go on from the checkpoint.
-      const { position, losses, epochs, bestEpoch } = await this.#host.send(make);
-      this.#noteLosses({ losses, optimizerSteps: position.optimizerSteps, isNaN: false });
+      const { optimizerSteps, losses, epochs, bestEpoch } = await this.#host.send(make);
+      this.#noteLosses({ losses, optimizerSteps, isNaN: false });
       epochs.forEach((epoch) => this.#noteEpoch(plan, epoch));
       this.#history.bestEpoch = bestEpoch;
       await this.#host.run(callOf("runFit", [info.handle]));
       const trained = this.#history.losses.filter((loss) => !Number.isNaN(loss)).length;
       this.rows = Math.min(plan.train.size ?? 0, trained * plan.batchSize);
       this.#throwIfAborted();
-      if (epochs.length > 0 && this.#history.losses.length === losses.length && this.#history.ended !== "stopped") {
-        log("warning", sessionError("DONE_FIT", { name: plan.checkpoint?.name, epochs: epochs.length }).message);
-      }
+      const wasDone = epochs.length > 0 && this.#history.losses.length === losses.length && this.#history.ended !== "stopped";
+      warnIf(wasDone, "DONE_FIT", { name: plan.checkpoint?.name, epochs: epochs.length });
     } finally {
       signal?.removeEventListener("abort", abort);
       gate.close();

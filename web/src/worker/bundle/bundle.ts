@@ -11,10 +11,10 @@ import { readKind, type BaseKind, type StepKind } from "../step-kind.js";
 import { METRIC } from "./metrics.js";
 import {
   ALIGNMENT, blob, checkUnlike, damagedIf, dims, dtype, file, flag, integer, integerFrom, ITEM_SIZE, kept, list, malformed, names, nullable,
-  optional, partOf, positive, Reader, record, sizeOf, text, tuple, wrong, when, type ByteRange, type Form, type Of,
+  optional, positive, Reader, record, sizeOf, text, tuple, wrong, when, type ByteRange, type Form, type Of,
 } from "./reader.js";
 import { readProperties } from "../session-contents.js";
-import { partAt, type BlobRange, type SourceData, type HeldBytes } from "../../wire/pieces.js";
+import { bytesOf, partAt, type BlobRange, type SourceData, type HeldBytes } from "../../wire/pieces.js";
 import { sha256OfFile } from "../../wire/sha256.js";
 
 const MAGIC = "TWBUNDLE";
@@ -337,7 +337,7 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   file: File,
 ): Promise<RawBundle<File>> {
   const nbytes = file instanceof Blob ? file.size : file.length;
-  const prefix = await bytesOf(partOf(file, 0, PREFIX_BYTES));
+  const prefix = await bytesOf(file, 0, PREFIX_BYTES);
   const magic = String.fromCharCode(...prefix.subarray(0, MAGIC.length));
   damagedIf(magic !== MAGIC || nbytes < PREFIX_BYTES, `the ${nbytes} bytes do not start with ${MAGIC}`);
   const words = new DataView(prefix.buffer, prefix.byteOffset, PREFIX_BYTES);
@@ -350,21 +350,15 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   const end = PREFIX_BYTES + words.getUint32(12, true);
   damagedIf(end > nbytes || end % ALIGNMENT !== 0, `its header ends at byte ${end} of ${nbytes}`);
   const expected = prefix.subarray(HASH.start, HASH.end);
-  if (String(await sha256OfFile(file, PREFIX_BYTES)) !== String(expected)) {
-    throw malformed("it is damaged: its bytes are not those that were written");
-  }
+  damagedIf(String(await sha256OfFile(file, PREFIX_BYTES)) !== String(expected), "it is damaged: its bytes are not those that were written");
   let header: unknown;
   try {
-    const text = await bytesOf(partOf(file, PREFIX_BYTES, end));
+    const text = await bytesOf(file, PREFIX_BYTES, end - PREFIX_BYTES);
     header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(text));
   } catch (error) {
     throw malformed(`its header cannot be read: ${error instanceof Error ? error.message : error}`);
   }
-  return file instanceof Blob ? { header, blobs: file, start: end } : { header, blobs: partOf(file, end, nbytes) };
-}
-
-async function bytesOf(part: Uint8Array<ArrayBuffer> | Blob): Promise<Uint8Array<ArrayBuffer>> {
-  return part instanceof Blob ? new Uint8Array(await part.arrayBuffer()) : part;
+  return file instanceof Blob ? { header, blobs: file, start: end } : { header, blobs: file.subarray(end) as File };
 }
 
 /** The file of a bundle; the reverse of `splitBundle`. */
@@ -385,24 +379,18 @@ export async function joinBundle({ header, blobs }: RawBundle): Promise<Uint8Arr
 
 /** A plan's JSON, and the bytes that it refers to. */
 export interface RawPlan extends RawBundle {
-  readonly header: {
-    readonly words: ByteRange;
-    readonly constants: ByteRange;
-    readonly large: readonly RawLarge[];
-    readonly code: ByteRange;
-    readonly body?: RawBody;
-  };
+  readonly header: RawPart & { readonly body?: RawPart };
 }
 
-interface RawBody {
-  readonly texts: readonly ByteRange[];
-  readonly uniforms: ByteRange;
-  readonly dispatches: ByteRange;
-  readonly tiled: ByteRange;
-  readonly few: ByteRange;
-  readonly constants: ByteRange;
+/** The JSON of a plan, or of its body. */
+interface RawPart {
   readonly large: readonly RawLarge[];
+  readonly texts?: readonly ByteRange[];
+  readonly [field: string]: unknown;
 }
+
+/** The fields with a range of the blobs, of a plan or its body. */
+const RANGES = ["words", "constants", "code", "uniforms", "dispatches", "tiled", "few"] as const;
 
 /** A bundle with more plans. */
 export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[]): RawBundle {
@@ -414,28 +402,21 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
   }
   const bytes = new Uint8Array(size);
   bytes.set(blobs);
-  const headers = plans.map((plan, index) => {
-    const { words, constants, code, large, body, ...rest } = plan.header;
+  const headers = plans.map(({ header: { body, ...plan }, blobs: own }, index) => {
     const start = starts[index] as number;
-    bytes.set(plan.blobs, start);
-    const moved = ([offset, length]: ByteRange): ByteRange => [start + offset, length];
-    const parts = (all: readonly RawLarge[]): RawLarge[] =>
-      all.map(([offset, file, at, nbytes]) => [offset, file, file === IN_BLOBS ? start + at : at, nbytes]);
-    const onGpu = body && {
-      ...body,
-      texts: body.texts.map(moved),
-      uniforms: moved(body.uniforms),
-      dispatches: moved(body.dispatches),
-      tiled: moved(body.tiled),
-      few: moved(body.few),
-      constants: moved(body.constants),
-      large: parts(body.large),
-    };
-    const places = { words: moved(words), constants: moved(constants), code: moved(code), large: parts(large) };
-    return { ...rest, ...places, ...(onGpu && { body: onGpu }), text: undefined };
+    bytes.set(own, start);
+    return { ...moved(plan, start), ...(body && { body: moved(body, start) }), text: undefined };
   });
   const root = header as { readonly plans: readonly unknown[] };
   return { header: { ...root, plans: [...root.plans, ...headers] }, blobs: bytes };
+}
+
+/** The same JSON, where its blobs begin at `start`. */
+function moved(part: RawPart, start: number): RawPart {
+  const behind = ([offset, length]: ByteRange): ByteRange => [start + offset, length];
+  const ranges = RANGES.filter((name) => name in part).map((name) => [name, behind(part[name] as ByteRange)]);
+  const large = part.large.map(([offset, file, at, nbytes]): RawLarge => [offset, file, file === IN_BLOBS ? start + at : at, nbytes]);
+  return { ...part, ...Object.fromEntries(ranges), large, ...(part.texts && { texts: part.texts.map(behind) }) };
 }
 
 function aligned(nbytes: number): number {
@@ -452,24 +433,19 @@ function checkStart({ parameters, outputs, hasEval, hasAverages, segments, ...de
     if (dtype !== "float32" && !isFrozen) {
       throw wrong(`parameters[${k}].dtype`, "float32", dtype);
     }
-    if (offset !== words || (!isFrozen && trainableOffset !== trainableSize)) {
-      throw malformed(`parameters[${k}] does not lie behind the parameter before it`);
-    }
+    damagedIf(offset !== words || (!isFrozen && trainableOffset !== trainableSize), `parameters[${k}] does not lie behind the parameter before it`);
     size += sizeOf(dims);
     words += Math.ceil((sizeOf(dims) * ITEM_SIZE[dtype]) / 4);
     trainableSize += isFrozen ? 0 : sizeOf(dims);
   }
   checkUnlike(parameters.map(({ name }) => name), "parameters");
-  if (declared.size !== size || declared.trainableSize !== trainableSize) {
-    throw malformed(`its parameters have ${size},${trainableSize} elements, not ${declared.size},${declared.trainableSize}`);
-  }
+  const [actual, said] = [`${size},${trainableSize}`, `${declared.size},${declared.trainableSize}`];
+  damagedIf(actual !== said, `its parameters have ${actual} elements, not ${said}`);
   if (hasEval && outputs.eval.length === 0) {
     throw wrong("outputs.eval", "a list of names", outputs.eval);
   }
   const sizes = segments.map(({ bytes }) => bytes);
-  if (!segmentsFit(sizes, { words, trainableSize, hasAverages })) {
-    throw malformed(`its segments have ${sizes.join(", ")} bytes for ${words} words of parameters`);
-  }
+  damagedIf(!segmentsFit(sizes, { words, trainableSize, hasAverages }), `its segments have ${sizes.join(", ")} bytes for ${words} words of parameters`);
 }
 
 /** True if segments of these sizes fit a session with so many words of parameters. */
@@ -526,9 +502,8 @@ function checkWords(words: Uint8Array, where: string, fingerprint: number, segme
   const view = new DataView(words.buffer, words.byteOffset, words.byteLength);
   const header = Array.from({ length: layout.HEADER_WORDS }, (_, word) => view.getUint32(4 * word, true));
   const expected = [layout.PLAN_MAGIC, layout.PLAN_VERSION, words.length / 4, fingerprint];
-  if (String(header.slice(0, expected.length)) !== String(expected) || header[layout.HEADER_N_SEGMENTS] !== segments) {
-    throw malformed(`${where} is no plan of ${words.length / 4} words for these kernels`);
-  }
+  const isPlan = String(header.slice(0, expected.length)) === String(expected) && header[layout.HEADER_N_SEGMENTS] === segments;
+  damagedIf(!isPlan, `${where} is no plan of ${words.length / 4} words for these kernels`);
   return header[layout.HEADER_N_INSTRUCTIONS] as number;
 }
 
@@ -537,9 +512,7 @@ function checkInterface(plan: Of<typeof PLAN>, where: string, session: PlanOwner
   const { signature, inputs, outputs, metrics } = plan;
   const kind = plan.kind.base;
   const declared = (kind === "clip" ? CLIP_INPUTS : (session.inputs[kind] ?? [])).map(({ name }) => name);
-  if (JSON.stringify(signature.map(({ name }) => name)) !== JSON.stringify(declared)) {
-    throw malformed(`${where} is not for the inputs ${declared.join(", ")}`);
-  }
+  damagedIf(JSON.stringify(signature.map(({ name }) => name)) !== JSON.stringify(declared), `${where} is not for the inputs ${declared.join(", ")}`);
   for (const slot of inputs) {
     const feed = signature.find(({ name }) => name === slot.name);
     const isFeed = feed?.dtype === slot.dtype && String(feed.dims) === String(slot.dims);
@@ -549,9 +522,7 @@ function checkInterface(plan: Of<typeof PLAN>, where: string, session: PlanOwner
   const { output = null, losses = null } = session.lossCounts?.[kind] ?? {};
   const names = [...(session.outputs[kind] ?? []), ...sums, ...[output, losses].filter((name) => name !== null)];
   const outputNames = outputs.map((slot) => slot.name);
-  if (JSON.stringify(outputNames.sort()) !== JSON.stringify(names.sort())) {
-    throw malformed(`${where} gives the outputs ${outputNames.join(", ")}, not ${names.join(", ")}`);
-  }
+  damagedIf(JSON.stringify(outputNames.sort()) !== JSON.stringify(names.sort()), `${where} gives the outputs ${outputNames.join(", ")}, not ${names.join(", ")}`);
 }
 
 function checkPlace({ name, segment, offset, nbytes, dtype, dims }: TensorPlace, where: string, sizes: readonly number[]): void {

@@ -178,10 +178,6 @@ export class Reader {
   }
 }
 
-export function partOf<File extends Uint8Array | Blob>(file: File, start: number, end: number): File {
-  return (file instanceof Blob ? file.slice(start, end) : file.subarray(start, end)) as File;
-}
-
 /** Number of elements. */
 export function sizeOf(dims: readonly number[]): number {
   return dims.reduce((product, dim) => product * dim, 1);

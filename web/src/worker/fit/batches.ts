@@ -59,7 +59,7 @@ export class Batches {
     this.#options = options;
     const { losses, terms } = core.lossCounts.train;
     this.#numbers = 1 + (options.loss === losses ? terms.length : 0);
-    this.#runsSeveral = columns !== null && !core.info.valuesDecide && !core.checksNumerics;
+    this.#runsSeveral = columns !== null && !core.info.valuesDecide && core.numerics === null;
   }
 
   /**

@@ -7,8 +7,9 @@ import { refuseIf } from "../../wire/messages.js";
 export class FitEpochs {
   readonly #early: WireEarlyStopping | null;
   readonly #course: Course | null;
-  readonly #done: EpochRecord[] = [];
-  #bestEpoch: number | null = null;
+  /** A stop may have ended the last one. */
+  readonly done: EpochRecord[] = [];
+  bestEpoch: number | null = null;
   /** Parameters of the best epoch. */
   best: Uint8Array | null = null;
 
@@ -17,27 +18,14 @@ export class FitEpochs {
     this.#course = early === null ? null : new Course(early.rule, early.settings);
   }
 
-  get done(): readonly EpochRecord[] {
-    return this.#done;
-  }
-
-  get bestEpoch(): number | null {
-    return this.#bestEpoch;
-  }
-
   /** True if early stopping ends the fit. */
   get areOver(): boolean {
     return this.#course !== null && this.#course.value() !== 0;
   }
 
-  /** Add an epoch that a stop ended. */
-  add(epoch: EpochRecord): void {
-    this.#done.push(epoch);
-  }
-
   /** Add a whole epoch; true if its parameters are the best so far and must be kept. @throws FeedError where its metric is NaN */
   observe(epoch: EpochRecord): boolean {
-    this.add(epoch);
+    this.done.push(epoch);
     if (this.#early === null || this.#course === null) {
       return false;
     }
@@ -45,7 +33,7 @@ export class FitEpochs {
     refuseIf(name !== "loss" && Number.isNaN(value), "NAN_METRIC", { name, source: "validation data" });
     this.#course.observe({ value });
     const isBest = this.#course.get("is_better") !== 0;
-    this.#bestEpoch = isBest ? epoch.epoch : this.#bestEpoch;
+    this.bestEpoch = isBest ? epoch.epoch : this.bestEpoch;
     return isBest && this.#early.restoresBest;
   }
 }

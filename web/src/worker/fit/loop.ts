@@ -3,7 +3,7 @@
  * Python. Between steps, at times, the worker receives the page's messages and reports its progress.
  */
 
-import { countBatches, emptyData, epochBatches, inOrder } from "../../data/epoch.js";
+import { countBatches, epochBatches, inOrder, refuseEmpty } from "../../data/epoch.js";
 import { permutation } from "../../data/random.js";
 import type {
   EpochRecord,
@@ -16,7 +16,7 @@ import type {
   WireBatch,
   WireEvaluation,
 } from "../../wire/fit.js";
-import { sessionError } from "../../wire/messages.js";
+import { refuseIf } from "../../wire/messages.js";
 import type { MaybePromise, WireTensor } from "../../wire/protocol.js";
 import { Evaluation, failedBatch } from "../evaluation.js";
 import { Batches, type EpochRows, type Rates } from "./batches.js";
@@ -79,9 +79,9 @@ export class WorkerFit {
       await this.end(false).catch(() => {});
       throw error;
     }
-    const { epoch, optimizerSteps } = this.#steps.at;
+    const { optimizerSteps } = this.#steps.at;
     const { done: epochs, bestEpoch } = this.#epochs;
-    return { position: { epoch, optimizerSteps }, epochs, bestEpoch, losses: Float32Array.from(this.#losses) };
+    return { optimizerSteps, epochs, bestEpoch, losses: Float32Array.from(this.#losses) };
   }
 
   async #resume(checkpoint: CheckpointWriter): Promise<void> {
@@ -156,9 +156,7 @@ export class WorkerFit {
     const { batchSize: size, remainder, accumulate, hasSchedule, seed } = this.#spec;
     const { step, optimizerSteps: from } = this.#steps.at;
     const batches = countBatches(columns.rows, size, remainder);
-    if (batches === 0) {
-      throw sessionError("BATCH_BEYOND_DATA", { size, rows: columns.rows });
-    }
+    refuseIf(batches === 0, "BATCH_BEYOND_DATA", { size, rows: columns.rows });
     const count = Math.ceil((batches - step) / accumulate);
     const values = hasSchedule ? await this.#control.ask("rates", { from, count }) : null;
     if (this.#control.isAborted) {
@@ -218,9 +216,7 @@ export class WorkerFit {
       this.#tell();
     }
     const isShort = stepsPerEpoch === null ? start + count === 0 : start + count < stepsPerEpoch;
-    if (isShort && !this.#isOver) {
-      throw emptyData(number);
-    }
+    refuseEmpty(isShort && !this.#isOver, number);
     await turn(() => this.#endTraining(number));
     this.#tell();
   }
@@ -242,7 +238,7 @@ export class WorkerFit {
     const terms = Object.fromEntries(sums.map((sum, k) => [core.lossCounts.train.terms[k] as string, sum / rows]));
     const record = { epoch: epoch + 1, steps: kept, loss, learningRate: core.getLearningRate(), ...values, terms };
     if (this.#isOver) {
-      this.#epochs.add(record);
+      this.#epochs.done.push(record);
       return record;
     }
     if (this.#epochs.observe(record)) {
@@ -278,7 +274,7 @@ export class WorkerFit {
       try {
         this.#isNaN = await this.#steps.undo(error);
       } catch (left) {
-        throw located(left, failed(), { epoch: epoch + 1, batch: step + 1 });
+        throw located(left, failed(), epoch + 1, step + 1);
       }
       if (!this.#isNaN) {
         this.#losses.push(NaN);
@@ -302,9 +298,7 @@ export class WorkerFit {
     } else if (isStopping) {
       await this.#keep();
     }
-    if (this.#spec.onNaN !== null && this.#steps.at.kept === 0 && !this.#isOver) {
-      throw sessionError("ALL_SKIPPED", { epoch: number + 1 });
-    }
+    refuseIf(this.#spec.onNaN !== null && this.#steps.at.kept === 0 && !this.#isOver, "ALL_SKIPPED", { epoch: number + 1 });
   }
 
   /** Use the gradients that are left over at the end of an epoch. */
@@ -333,17 +327,12 @@ export class WorkerFit {
     } else {
       const ask = (): Promise<StreamBatch | null> =>
         this.#control.ask("batch", { of: "validation", start: 0, steps: null });
-      for (let next = ask(); ; ) {
-        const item = await next;
-        if (item === null) {
-          break;
-        }
+      let next = ask();
+      for (let item = await next; item !== null; item = await next) {
         next = ask();
         await add([item.batch]);
       }
-      if (evaluation.batches === 0 && !this.#isOver) {
-        throw emptyData(number, "validation data");
-      }
+      refuseEmpty(evaluation.batches === 0 && !this.#isOver, number, "validation data");
     }
     if (this.#isOver) {
       return null;

@@ -1,6 +1,6 @@
 /** Joins the sums that plans make for metrics; trainweb/metrics.py defines the metrics, and its `Totals` is the same. */
 
-import { EngineError } from "../../wire/errors.js";
+import { EngineError, throwIf } from "../../wire/errors.js";
 import type { CollectedRows, EvalValues, MetricValue, WireEvaluation, WireMetric } from "../../wire/fit.js";
 import { evaluated, numberOf, type Formula } from "../../wire/formulas.js";
 import { refuseIf, sessionError } from "../../wire/messages.js";
@@ -129,20 +129,15 @@ export class Totals {
   }
 }
 
+/** A result that was fetched. */
 function resultOf(results: readonly NamedTensor[], name: string): NamedTensor {
-  const output = results.find((result) => result.name === name);
-  if (output === undefined) {
-    throw new EngineError(`the plan gives no sums '${name}'.`);
-  }
-  return output;
+  return results.find((result) => result.name === name) as NamedTensor;
 }
 
 /** The float64s of a result of one or two axes. */
 function rowsOf(results: readonly NamedTensor[], name: string): Row[] {
   const { dtype, dims, data } = resultOf(results, name);
-  if (dtype !== "float64") {
-    throw new EngineError(`the plan gives no sums '${name}'.`);
-  }
+  throwIf(dtype !== "float64", EngineError, `the plan gives no sums '${name}'.`);
   const [rows, columns] = dims.length === 2 ? (dims as [number, number]) : [1, data.length / 8];
   const values = new Float64Array(data.slice().buffer);
   return Array.from({ length: rows }, (_, row) => [...values.subarray(row * columns, (row + 1) * columns)]);

@@ -2,7 +2,7 @@
 
 import { countBatches } from "../../data/epoch.js";
 import type { EpochRecord, EvalValues, FitPosition, MetricValue, Remainder } from "../../wire/fit.js";
-import { sessionError } from "../../wire/messages.js";
+import { refuseIf } from "../../wire/messages.js";
 import type { NamedTensor } from "../../wire/values.js";
 import * as fields from "../fields.js";
 import type { TensorFile } from "../safetensors.js";
@@ -51,9 +51,7 @@ export function writeFit(
 
 /** @throws CheckpointError when no fit wrote the checkpoint. @throws ModelError when a fit with other options did */
 export function checkOptions({ metadata, tensors }: TensorFile, name: string, expected: FitOptions): void {
-  if (metadata["history"] === undefined || metadata["position"] === undefined || !tensors.has("losses")) {
-    throw sessionError("NO_FIT", { name });
-  }
+  refuseIf(metadata["history"] === undefined || metadata["position"] === undefined || !tensors.has("losses"), "NO_FIT", { name });
   const record = fields.mapping(fields.parse(metadata, "history"), "history");
   const options = fields.mapping(record["options"], "history.options");
   for (const [option, value] of Object.entries(expected)) {
@@ -61,9 +59,7 @@ export function checkOptions({ metadata, tensors }: TensorFile, name: string, ex
     if ((typeof stored === "object" && stored !== null) || String(stored).length > LONGEST_NAME) {
       fields.refuse(stored, `history.options.${option}`, "an option of fit");
     }
-    if (stored !== value) {
-      throw sessionError("OTHER_FIT", { name, option, stored, actual: value });
-    }
+    refuseIf(stored !== value, "OTHER_FIT", { name, option, stored, actual: value });
   }
 }
 
@@ -73,9 +69,7 @@ export function checkWatched(epochs: readonly EpochRecord[], name: string, watch
     const values: EvalValues = validation ?? { loss };
     for (const metric of ["loss", watched]) {
       const value = Object.hasOwn(values, metric) ? values[metric] : undefined;
-      if (value === undefined || Array.isArray(value)) {
-        throw sessionError("UNWATCHED_EPOCH", { name, metric, epoch });
-      }
+      refuseIf(value === undefined || Array.isArray(value), "UNWATCHED_EPOCH", { name, metric, epoch });
     }
   }
 }

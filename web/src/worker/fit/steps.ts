@@ -3,7 +3,7 @@
 import * as layout from "../../engine/layout.js";
 import { NumericsError } from "../../wire/errors.js";
 import type { FitPosition, FitSpec } from "../../wire/fit.js";
-import { sessionError } from "../../wire/messages.js";
+import { refuseIf, sessionError } from "../../wire/messages.js";
 import type { MaybePromise } from "../../wire/protocol.js";
 import { FAULTS } from "../../wire/constants.js";
 import { withValue, type FitCall, type RanBatches, type StagedBatches, type StepHost } from "../host.js";
@@ -126,9 +126,7 @@ export class FitSteps {
     const place = placeOf(this.at);
     await this.call("tw_fit_undo");
     const { next } = this.at;
-    if (next === layout.NEXT_FAIL) {
-      throw sessionError("RESTORED_TOO_OFTEN", { most: layout.MOST_RESTORES, ...place, reason: error.message });
-    }
+    refuseIf(next === layout.NEXT_FAIL, "RESTORED_TOO_OFTEN", { most: layout.MOST_RESTORES, ...place, reason: error.message });
     return next === layout.NEXT_END;
   }
 

@@ -40,10 +40,7 @@ export class PlanMemory {
     this.engine = engine;
     this.options = options;
     const within = reserved.filter(({ arenaBytes }) => arenaBytes <= options.arenaLimit);
-    this.#reserved = SEGMENT_NAMES.map((_, segment) => {
-      const needs = within.map((plan) => needOf(plan, segment));
-      return Math.max(0, ...needs);
-    });
+    this.#reserved = SEGMENT_NAMES.map((_, segment) => Math.max(0, ...within.map((plan) => needOf(plan, segment))));
     this.#bytes = segments.map(({ bytes }) => bytes);
     this.#trained = trained;
     this.session = engine.openSession();
@@ -184,16 +181,13 @@ export class PlanMemory {
       this.#reserve(segment, nbytes);
     }
     if (segment === PARAMETERS) {
-      this.#setTrained(this.#trained);
+      const places = Uint32Array.from(this.#trained.flatMap(({ start, end }) => [start, end - start]));
+      this.#filled(places.byteLength, (table) => {
+        this.engine.write(table, places);
+        this.demand("tw_session_trained", table);
+      });
     }
     this.#held.add(segment);
-  }
-
-  #setTrained(runs: readonly ParameterRun[]): void {
-    this.#filled(2 * Uint32Array.BYTES_PER_ELEMENT * runs.length, (table) => {
-      this.engine.write(table, Uint32Array.from(runs.flatMap(({ start, end }) => [start, end - start])));
-      this.demand("tw_session_trained", table);
-    });
   }
 
   #reserve(segment: number, nbytes: number): void {

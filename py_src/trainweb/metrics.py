@@ -12,6 +12,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trainweb import messages
@@ -759,22 +761,19 @@ def area_under_curve(scores: Sequence[float], is_right: Sequence[bool], weights:
 
     A pair counts as the product of the weights of its rows.
     """
-    order = sorted(range(len(scores)), key=scores.__getitem__)
+    rows = sorted(zip(scores, is_right, weights, strict=True), key=itemgetter(0))
     right = below = wins = 0.0
-    k = 0
-    while k < len(order):
-        end, hits, others = k, 0.0, 0.0
-        while end < len(order) and scores[order[end]] == scores[order[k]]:
-            if is_right[order[end]]:
-                hits += weights[order[end]]
+    for _, equal in groupby(rows, itemgetter(0)):
+        hits = others = 0.0
+        for _, is_hit, weight in equal:
+            if is_hit:
+                hits += weight
             else:
-                others += weights[order[end]]
-            end += 1
+                others += weight
         # Twice the pairs, so that halves are whole.
         wins += hits * (2 * below + others)
         below += others
         right += hits
-        k = max(end, k + 1)
     pairs = right * below
     return wins / (2 * pairs) if pairs and not any(map(math.isnan, scores)) else math.nan
 

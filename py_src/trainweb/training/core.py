@@ -238,9 +238,7 @@ class SessionCore:
 
     def optimizer_plan(self) -> LoadedPlan:
         """The plan of an optimizer step."""
-        self._check()
-        if self.models.graphs["optimizer"] is None:
-            raise messages.NO_OPTIMIZER_MODEL()
+        self._check_optimizer()
         if self.parameters.is_nominal:
             raise messages.NOMINAL(action="construct the optimizer of")
         return self.plans.other("optimizer", self.models.compile_optimizer)

@@ -519,6 +519,18 @@ def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool 
     The first fault counts: a missing feed, then an unknown one, then faults in the order of the inputs. Within one
     feed the order is dtype, rank, dims, symbols and emptiness. The page checks in the same order.
     """
+    check_feed_names(inputs, feeds)
+    symbols: dict[str, tuple[int, str]] = {}
+    for name, value in inputs.items():
+        check_feed(value, feeds[name], symbols)
+        if not allow_empty and feeds[name].size == 0:
+            raise messages.EMPTY_BATCH(name=name, shape=list(feeds[name].shape))
+    # Zeros of both signs have different texts, and NaN has one.
+    return tuple((n, feeds[n].dtype, feeds[n].shape, repr(feeds[n].value)) for n in inputs)
+
+
+def check_feed_names(inputs: Collection[str], feeds: Collection[str]) -> None:
+    """Raise FeedError for an input without a feed, or a feed without an input."""
     missing = next((name for name in inputs if name not in feeds), None)
     unknown = next((name for name in feeds if name not in inputs), None)
     if missing is not None and unknown is not None:
@@ -527,13 +539,6 @@ def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool 
         raise messages.MISSING_FEED(name=missing)
     if unknown is not None:
         raise messages.UNKNOWN_FEED(name=unknown, names=", ".join(inputs))
-    symbols: dict[str, tuple[int, str]] = {}
-    for name, value in inputs.items():
-        check_feed(value, feeds[name], symbols)
-        if not allow_empty and feeds[name].size == 0:
-            raise messages.EMPTY_BATCH(name=name, shape=list(feeds[name].shape))
-    # Zeros of both signs have different texts, and NaN has one.
-    return tuple((n, feeds[n].dtype, feeds[n].shape, repr(feeds[n].value)) for n in inputs)
 
 
 def signature_of_feeds(deciding: Container[str], feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:

@@ -153,7 +153,6 @@ class SessionBase(ABC, Uncopied):
     def __init__(self, source: Any, options: SessionOptions) -> None:
         self._source, self._options = source, options
         self._trace: Trace | None = None
-        self._fallback = True
 
     @abstractmethod
     def run(
@@ -244,11 +243,9 @@ class SessionBase(ABC, Uncopied):
 
     def enable_fallback(self) -> None:
         """Allow a fallback to the CPU, where everything runs anyway."""
-        self._fallback = True
 
     def disable_fallback(self) -> None:
         """Allow no fallback: everything runs on the CPU anyway."""
-        self._fallback = False
 
     # Runs.
 

@@ -32,7 +32,7 @@ from trainweb.onnxblock.context import accessing, restarted_names
 from trainweb.onnxblock.models import build_training_models
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.functions import write_interchangeable
-from trainweb.session.inference_session import InferenceSession, observe
+from trainweb.session.inference_session import InferenceSession
 from trainweb.session.training_session import TrainingSession as Session
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.core import set_seed
@@ -447,10 +447,7 @@ class NativeTrainingSession(SessionBase):
             None if optimizer is None else write_model(optimizer),
             options,
         )
-        if self._trace is None:
-            self._start_profiling(lambda _: None)
-        if self._trace is not None:
-            observe(self._session._core.host, self._trace)
+        self._profile(self._session._core.host)
 
     def get_modelmeta(self) -> ModelMetadata:
         self._opened()

@@ -198,15 +198,9 @@ class _Incremental:
 
     def after_caches(self) -> frozenset[int]:
         """Nodes that depend on the ids and that no cache depends on."""
-        nodes = self.full.graph.nodes
-        early: set[int] = set()
-        stack = list(self.sources)
-        while stack:
-            k = self.producers.get(stack.pop())
-            if k is not None and k not in early:
-                early.add(k)
-                stack += nodes[k].inputs
-        return frozenset(k for k, node in enumerate(nodes) if k not in early and self.axis.keys() & {*node.outputs})
+        early, of_ids = self.full.graph.behind(self.sources), self.axis.keys()
+        nodes = enumerate(self.full.graph.nodes)
+        return frozenset(k for k, node in nodes if early.isdisjoint(node.outputs) and of_ids & {*node.outputs})
 
     def result(self) -> Decoding:
         """The decoding graph, whose output has one row."""

@@ -199,13 +199,11 @@ class MatMul(Op):
         if g.wants(a):
             da = g.op("FusedMatMul", [dy, right], domain=MS, transB=1)
             if rank_a == 1:
-                lead = list(range(rank_b - 2)) if rank_b > 2 else []
-                da = g.squeeze(g.reduce_sum(da, lead, False) if lead else da, [0])
+                da = g.squeeze(g.reduce_sum(da, range(rank_b - 2), False), [0])
         if g.wants(b):
             db = g.op("FusedMatMul", [left, dy], domain=MS, transA=1)
             if rank_b == 1:
-                lead = list(range(rank_a - 2)) if rank_a > 2 else []
-                db = g.squeeze(g.reduce_sum(db, lead, False) if lead else db, [1])
+                db = g.squeeze(g.reduce_sum(db, range(rank_a - 2), False), [1])
         return [da, db]
 
 

@@ -66,7 +66,8 @@ def prepared(
         files = {}
     if lora is None:
         return model, arguments | files, None
-    from trainweb.lora.model import adapted_by, arguments_of
+    from trainweb.lora.adapted import arguments_of
+    from trainweb.lora.model import adapted_by
 
     base = model
     adapted = adapted_by(lora, lambda: read_model(base, **files) if files else base)

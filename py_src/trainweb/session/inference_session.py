@@ -16,7 +16,7 @@ from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.graph import Value
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
-from trainweb.training.core import abandon, free_abandoned
+from trainweb.training.core import abandoned, free_abandoned
 from trainweb.training.inference import InferenceCore
 from trainweb.training.ort.interface import NodeArg, SessionBase, check_providers
 from trainweb.training.ort.options import VERBOSE, Log, RunOptions, SessionOptions
@@ -66,7 +66,7 @@ class InferenceSession(SessionBase):
 
     def _open(self) -> None:
         self._core = InferenceCore(self._graph, **self._options._core_settings())
-        weakref.finalize(self, abandon, self._core.host.release).atexit = False
+        weakref.finalize(self, abandoned.append, self._core.host.release).atexit = False
         self._profile(self._core.host)
 
     def _open_again(self) -> None:

@@ -51,7 +51,7 @@ from trainweb.training.contents import (
 from trainweb.training.export import export_model
 from trainweb.training.inference import InferenceModel
 from trainweb.training.models import SessionModels, read_models
-from trainweb.training.parameters import MOMENT_OF, ParameterSlot
+from trainweb.training.parameters import ParameterSlot
 from trainweb.training.state import CheckpointState
 from trainweb.training.step_kind import StepKind
 
@@ -654,8 +654,7 @@ def moment_places(handle: int, name: str) -> list[dict[str, Any]]:
     slot = layout.find(name)
     rows = []
     for moment in layout.moments if slot.trainable_offset >= 0 else ():
-        offset, shape = layout.moment(moment, slot)
-        segment = MOMENT_OF[moment].segment
+        segment, offset, shape = layout.moment(moment, slot)
         rows.append({"moment": moment, "segment": segment, "offset": offset, "dims": list(shape)})
     return rows
 

@@ -23,7 +23,6 @@ from trainweb.ir.layout import (
     STATE_LEARNING_RATE,
     STATE_STEP,
 )
-from trainweb.training.parameters import MOMENT_OF
 from trainweb.training.step_kind import StepKind
 
 if TYPE_CHECKING:
@@ -224,8 +223,7 @@ class NumericsRules:
         for slot in layout.trained():
             places = {slot.name: (PARAMETERS, 4 * slot.offset, slot.shape)}
             for moment in layout.moments:
-                offset, shape = layout.moment(moment, slot)
-                places[f"{slot.name}.{moment}"] = (MOMENT_OF[moment].segment, offset, shape)
+                places[f"{slot.name}.{moment}"] = layout.moment(moment, slot)
             yield places
 
     def _optimizer_error(self, values: TensorRange, places: Places) -> NumericsError:

@@ -102,14 +102,11 @@ class SessionModels:
         placed = _placed(slots, self.halves)
         texts = optimizer_name(optimizer), scaling_of(train), digest_of(train)
         self.layout = Layout(placed, _moments(optimizer), *texts)
-        self.inputs: dict[str, dict[str, Value]] = {"train": self._user_inputs(train), "eval": {}}
-        self.outputs: dict[str, list[str]] = {"train": _user_outputs(train), "eval": []}
-        if evaluation is not None:
-            self.inputs["eval"] = self._user_inputs(evaluation)
-            self.outputs["eval"] = _user_outputs(evaluation)
+        steps = (("train", train), ("eval", evaluation))
+        self.inputs = {kind: {} if graph is None else self._user_inputs(graph) for kind, graph in steps}
+        self.outputs = {kind: [] if graph is None else _user_outputs(graph) for kind, graph in steps}
         self.deciding = {
-            kind: frozenset() if graph is None else deciding_inputs(graph, self.inputs[kind])
-            for kind, graph in (("train", train), ("eval", evaluation))
+            kind: frozenset() if graph is None else deciding_inputs(graph, self.inputs[kind]) for kind, graph in steps
         }
         self.segment_bytes = [0] * N_SEGMENTS
         for segment, nbytes in self.layout.segment_bytes().items():
@@ -121,7 +118,7 @@ class SessionModels:
         self.counts = {"train": LossCount(), "eval": LossCount()}
         """Divisors of the losses of steps, by kind."""
         terms = [name for name in self.own.terms if name in self.outputs["train"]]
-        for kind, graph in (("train", train), ("eval", evaluation)):
+        for kind, graph in steps:
             if graph is not None and self.outputs[kind]:
                 # The only term has the divisor of its weighted sum.
                 loss, inputs = (terms if len(terms) == 1 else self.outputs[kind])[0], self.inputs[kind].values()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.backend.base import N_SEGMENTS, STATE_BYTES
-from trainweb.backend.chosen import TARGETS, WASM
+from trainweb.backend.chosen import WASM, target_of
 from trainweb.backend.plan import Plan
 from trainweb.checkpoint import digest_of, scaling_of
 from trainweb.compiler import Binding, compile_model
@@ -275,7 +275,7 @@ class SessionModels:
             saves_little=self._is_mostly_frozen() and not keep_all,
             observe=observe,
             keep_all=keep_all,
-            target=TARGETS[target],
+            target=target_of(target),
         )
         if plan.recomputation.instructions:
             _log_recomputation(kind.base, plan)
@@ -334,7 +334,7 @@ class SessionModels:
             bindings={name: place for name, place in OF_STATE.items() if name in names},
             sequences={v.name: sequences[v.name] for v in graph.inputs if isinstance(v, SequenceValue)},
             segment_bytes=self.segment_bytes,
-            target=TARGETS[target],
+            target=target_of(target),
         )
 
     def optimizer_operator(self) -> str:

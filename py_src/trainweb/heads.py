@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from math import prod, sqrt
@@ -60,7 +60,7 @@ class _Candidate:
 
 
 def take_head(
-    read: Callable[[], Graph], arguments: dict[str, Any], lora: Mapping[str, Any] | None
+    graph: Graph, arguments: dict[str, Any], lora: Mapping[str, Any] | None
 ) -> tuple[Graph, Mapping[str, Any] | None]:
     """Take the option `head` out of arguments of `build_artifacts`, and return the model with that head.
 
@@ -70,7 +70,7 @@ def take_head(
     frozen, settings = arguments.get("frozen_params"), arguments.pop("head")
     named = [arguments.get(name) for name in ("requires_grad", "frozen_params")]
     keep = exact_names(*(names for names in named if names != ALL_BUT_HEAD))
-    graph, module, parameters = replace_head(read(), settings, keep)
+    graph, module, parameters = replace_head(graph, settings, keep)
     if frozen == ALL_BUT_HEAD:
         has_others = any(t.dtype == "float32" and name not in parameters for name, t in graph.initializers.items())
         pattern = f"(?!(?:{'|'.join(map(re.escape, parameters))})$).*"
@@ -106,7 +106,7 @@ def replace_head(graph: Graph, settings: Mapping[str, Any], keep: Collection[str
     if bias is not None:
         *ones, _ = result.initializers[bias].shape
         _set(result, bias, (*ones, classes), _drawn(draw, bound, (classes,)))
-    _infer_outputs(result, layer, old)
+    _infer_outputs(result, layer)
     change = f" It had {old} classes." if classes != old else ""
     warn(f"The head {layer.module!r} is new: it has {classes} classes and random weights.{change}")
     return result, layer.module, [layer.weight, *([bias] if bias is not None else [])]
@@ -269,7 +269,7 @@ def _resize(graph: Graph, reshapes: tuple[Node, ...], old: int, classes: int) ->
             graph.initializers[name] = Tensor.of(name, "int64", (len(sizes),), sizes)
 
 
-def _infer_outputs(graph: Graph, layer: Layer, old: int) -> None:
+def _infer_outputs(graph: Graph, layer: Layer) -> None:
     """Give what follows its new shape."""
     consumers, waiting = graph.consumers(), [layer.sites[0].outputs[0], layer.weight]
     while waiting:

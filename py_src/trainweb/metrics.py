@@ -12,6 +12,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trainweb import messages
@@ -455,8 +457,7 @@ def with_metrics(graph: Graph, request: Sequence[Any], inputs: Sequence[GraphVal
         elif weight is None:
             names = _collect(graph, one)
         else:
-            (value,) = (v for v in graph.inputs if isinstance(v, GraphValue) and v.name == one.targets)
-            weights_of_rows = _weights_like(graph, weight, one.targets, len(value.shape or ()))
+            weights_of_rows = _weights_like(graph, weight, one.targets, one.targets)
             make, sums = Maker(graph, len(graph.nodes), f"metrics.{one.key}.rows"), replace(sums, rows=WEIGHED_ROWS)
             columns = [make.node("Flatten", [name], axis=1) for name in (one.predictions, weights_of_rows)]
             one = replace(one, predictions=make.node("Concat", columns, axis=1))
@@ -484,10 +485,11 @@ def weights_in(graph: Graph) -> dict[str, str]:
     return weights
 
 
-def _weights_like(graph: Graph, weight: str, targets: str, rank: int) -> str:
-    """The weights of targets with `rank` axes; each target may have its own, or all targets of a row share one."""
-    (value,) = (v for v in graph.inputs if v.name == weight and isinstance(v, GraphValue))
-    if len(value.shape or ()) == rank:
+def _weights_like(graph: Graph, weight: str, labels: str, targets: str) -> str:
+    """The weights of `targets`: fed `labels`, or their classes. Each has its own, or all of a row share one."""
+    ranks = {v.name: len(v.shape or ()) for v in graph.inputs if isinstance(v, GraphValue)}
+    rank = ranks[labels] - (targets != labels)  # without the axis of classes
+    if ranks[weight] == rank:
         return weight
     make = Maker(graph, len(graph.nodes), f"metrics.{weight}")
     column = make.node("Reshape", [weight, make.constant([-1] + [1] * (rank - 1))])
@@ -515,9 +517,7 @@ def _sum(graph: Graph, one: Asked, sums: Sums, weight: str | None) -> tuple[str,
             graph.nodes.append(Node("ArgMax", [name], [targets], {"axis": axis, "keepdims": 0}, "", one.key))
     inputs = [one.predictions, targets]
     if weight is not None:
-        (value,) = (v for v in graph.inputs if isinstance(v, GraphValue) and v.name == one.targets)
-        rank = len(value.shape or ()) - (targets != one.targets)  # without the axis of classes
-        inputs.append(_weights_like(graph, weight, targets, rank))
+        inputs.append(_weights_like(graph, weight, one.targets, targets))
     graph.nodes.append(Node(sums.operator, inputs, outputs, dict(sums.attributes), TRAINWEB, one.key))
     return outputs[0], outputs[1] if sums.has_faults else ""
 
@@ -759,22 +759,19 @@ def area_under_curve(scores: Sequence[float], is_right: Sequence[bool], weights:
 
     A pair counts as the product of the weights of its rows.
     """
-    order = sorted(range(len(scores)), key=scores.__getitem__)
+    rows = sorted(zip(scores, is_right, weights, strict=True), key=itemgetter(0))
     right = below = wins = 0.0
-    k = 0
-    while k < len(order):
-        end, hits, others = k, 0.0, 0.0
-        while end < len(order) and scores[order[end]] == scores[order[k]]:
-            if is_right[order[end]]:
-                hits += weights[order[end]]
+    for _, equal in groupby(rows, itemgetter(0)):
+        hits = others = 0.0
+        for _, is_hit, weight in equal:
+            if is_hit:
+                hits += weight
             else:
-                others += weights[order[end]]
-            end += 1
+                others += weight
         # Twice the pairs, so that halves are whole.
         wins += hits * (2 * below + others)
         below += others
         right += hits
-        k = max(end, k + 1)
     pairs = right * below
     return wins / (2 * pairs) if pairs and not any(map(math.isnan, scores)) else math.nan
 

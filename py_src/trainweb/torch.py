@@ -44,9 +44,8 @@ _REPORT = (
     "under a maximum, zero under an absolute value) each side may take another of its gradients. `trainweb check` of "
     "the file says what is trained; if none of that explains it, please report the module."
 )
-LOSSES: dict[str, Callable[..., nn.Module]] = {
-    kind.__name__: kind for kind in (nn.CrossEntropyLoss, nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
-} | {"BCEWithLogitsLoss": nn.BCEWithLogitsLoss}
+_KINDS = (nn.CrossEntropyLoss, nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss, nn.BCEWithLogitsLoss)
+LOSSES: dict[str, Callable[..., nn.Module]] = {kind.__name__: kind for kind in _KINDS}
 
 
 @dataclass(frozen=True, slots=True)

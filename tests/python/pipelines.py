@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainweb.backend.chosen import TARGETS, WASM
+from trainweb.backend.chosen import DEFAULT_TARGET
 from trainweb.compiler import pipeline
 from trainweb.compiler.context import Context
 from trainweb.compiler.pipeline import PASSES, Pass
@@ -38,4 +38,4 @@ def passes(some: tuple[Pass, ...]) -> Iterator[None]:
 
 def context() -> Context:
     """The context of passes in a session without options."""
-    return Context(TARGETS[WASM])
+    return Context(DEFAULT_TARGET)

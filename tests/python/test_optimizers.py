@@ -79,7 +79,7 @@ def test_training_resumes_from_a_checkpoint_with_its_moments(name: str) -> None:
     moments = sorted(m.saved for m in (*MOMENTS, AVERAGES) if m.input in kept)
     with session(optimizer=name) as s:
         sizes = s.memory()
-        kept = [s._core.layout.moment(name, slot)[1] for name in moments for slot in s._core.layout.trained()]
+        kept = [s._core.layout.moment(name, slot)[2] for name in moments for slot in s._core.layout.trained()]
         assert sizes.moments == 4 * sum(map(prod, kept))
         if name not in ("Adafactor", "Muon"):
             assert sizes.moments == len(moments) * sizes.gradients
@@ -290,7 +290,7 @@ def test_parameters_are_updated_one_by_one_whatever_their_shape(name: str) -> No
         assert any(slot.shape[0] > slot.shape[-1] for slot in slots.values())
         state = {
             n: [s.get_parameter(n).astype(np.float64)]
-            + [np.zeros(s._core.layout.moment(f"momentum{k}", slot)[1]) for k in range(2)]
+            + [np.zeros(s._core.layout.moment(f"momentum{k}", slot)[2]) for k in range(2)]
             for n, slot in slots.items()
         }
         for step in range(1, 5):

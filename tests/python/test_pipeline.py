@@ -8,7 +8,7 @@ from tests.python import pipelines, sessions
 from tests.python.pipelines import NAMES, ROOT
 
 from trainweb.backend.base import Target
-from trainweb.backend.chosen import TARGETS, WASM
+from trainweb.backend.chosen import DEFAULT_TARGET
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.pipeline import BUDGETED, CACHING, FROZEN, PASSES, Pass, check_order, describe
 from trainweb.ir import calls
@@ -124,7 +124,7 @@ def test_a_target_has_the_passes_whose_calls_it_has() -> None:
     context.cache, context.memory_budget, context.saves_little = Cache(set()), 0, True
     left_out = [each.name for each in PASSES if not each.is_for(context)]
     assert left_out == ["select_methods", "fuse_attention", "fuse_reductions"]
-    context.target = TARGETS[WASM]
+    context.target = DEFAULT_TARGET
     assert all(each.is_for(context) for each in PASSES)
 
 

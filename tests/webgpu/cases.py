@@ -7,7 +7,7 @@ import numpy as np
 from tests.webgpu.host import GpuHost, forms_of, no_segments
 
 from trainweb.backend.base import STATE_BYTES
-from trainweb.backend.chosen import RUNTIME, TARGETS, WASM, WEBGPU
+from trainweb.backend.chosen import RUNTIME, WASM, WEBGPU, target_of
 from trainweb.ir.builder import Builder
 from trainweb.ir.instructions import Buf, Storage
 from trainweb.ir.layout import ARENA, STATE, STATE_WORDS
@@ -84,7 +84,7 @@ class Case:
         program, tensors, sizes = self._program()
         kernels = RUNTIME.open_host(RUNTIME.get_engine(), sizes)
         kernels.write_segment(STATE, 0, self.state)
-        loaded = kernels.load(TARGETS[WASM].compile_program(program, sizes, 1 << 30))
+        loaded = kernels.load(target_of(WASM).compile_program(program, sizes, 1 << 30))
         kernels.write_feeds(loaded, tensors)
         kernels.run(loaded)
         wanted = [self._checked(n, to_numpy(t)) for n, t in kernels.read_outputs(loaded, self._results).items()]
@@ -110,7 +110,7 @@ class Case:
     def _runs(self) -> Iterator[list[np.ndarray]]:
         """The results on the GPU, by each form of dispatches."""
         program, tensors, sizes = self._program()
-        plan = TARGETS[WEBGPU].compile_program(program, sizes, 1 << 30)
+        plan = target_of(WEBGPU).compile_program(program, sizes, 1 << 30)
         for form in forms_of(plan):
             host = GpuHost(sizes, form)
             host.head.write_segment(STATE, 0, self.state)

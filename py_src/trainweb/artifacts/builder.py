@@ -561,8 +561,7 @@ def add_loss(
             losses_of_graph = [weighed(None, lambda: arguments[0], weights), *arguments[1:]]
         else:
             losses_of_graph = _call_loss(loss, arguments, weights)
-        outputs = [*losses_of_graph, *additional]
-        return with_outputs(accessor.graph, outputs, {n: _output_value(accessor, n) for n in outputs}), accessor
+        return with_outputs(accessor, [*losses_of_graph, *additional]), accessor
 
 
 def _unknown_tensor(name: str, graph: Graph) -> ModelError:
@@ -634,13 +633,6 @@ def describe_missing_loss(graph: Graph, loss_input_names: Sequence[str] | None =
         f"Output {value.name!r} has shape [{shape}] and is not a loss yet: name one, such as "
         f"{fits} for numbers, BCEWithLogitsLoss for yes and no."
     )
-
-
-def _output_value(accessor: ModelAccessor, name: str) -> Value:
-    value = accessor.value(name)
-    if not isinstance(value, Value):
-        raise ModelError(f"Output {name!r} is a sequence.")
-    return value
 
 
 def _name_list(names: Sequence[str] | None, argument: str) -> list[str]:

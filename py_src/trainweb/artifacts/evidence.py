@@ -10,7 +10,7 @@ import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
@@ -369,7 +369,7 @@ class Evidence:
     def _scales_input(self, name: str) -> bool:
         """Return whether the tensor helps to center and scale an input before weights, as statistics of data do."""
         scaled = [n.outputs[0] for n in self._consumers.get(name, ()) if self._is_scaled(n.outputs[0])]
-        return any(WEIGHT in self._roles(n) for n in self._reach(scaled, backwards=False) if n in self._tensors)
+        return any(WEIGHT in self._roles(n) for n in self._ahead(scaled) if n in self._tensors)
 
     def _is_scaled(self, edge: str) -> bool:
         """Return whether a tensor is made of inputs and constants only by arithmetic of single elements."""
@@ -388,28 +388,23 @@ class Evidence:
     def _first(self, name: str) -> bool:
         """Return whether the tensor meets inputs of the model before anything learned does, which comes later."""
         for node in self._consumers.get(name, ()):
-            before = self._reach([edge for edge in node.inputs if edge != name], backwards=True)
+            before = behind([edge for edge in node.inputs if edge != name], self._producers)
             if self._inputs.isdisjoint(before) or any(map(self._is_native, before)):
                 continue
-            if any(map(self._is_native, self._reach(node.outputs, backwards=False))):
+            if any(map(self._is_native, self._ahead(node.outputs))):
                 return True
         return False
 
     def _is_native(self, edge: str) -> bool:
         return edge in self._tensors and NATIVE.fullmatch(edge) is not None
 
-    def _reach(self, edges: Iterable[str], *, backwards: bool) -> set[str]:
-        """Return the tensors behind `edges`, or the tensors computed from them; a size is computed from no tensor."""
+    def _ahead(self, edges: Iterable[str]) -> set[str]:
+        """Return `edges`, the tensors computed from them, and the constants that are read on the way."""
         stack, seen = [edge for edge in edges if edge], set[str]()
         while stack:
             edge = stack.pop()
-            if edge in seen:
-                continue
-            seen.add(edge)
-            if backwards:
-                node = self._producers.get(edge)
-                stack += [n for n in node.inputs if n] if node and node.op_type not in ABOUT_SHAPES else []
-            else:
+            if edge not in seen:
+                seen.add(edge)
                 for node in self._consumers.get(edge, ()):
                     seen.update(n for n in node.inputs if n in self._tensors)
                     stack += [n for n in node.outputs if n]
@@ -461,6 +456,18 @@ class Evidence:
                     edges.add(node.outputs[0])
                     stack.append(node.outputs[0])
         return False
+
+
+def behind(edges: Iterable[str], producers: Mapping[str, Node]) -> set[str]:
+    """Return tensors and those that they are computed from; a size is computed from no tensor."""
+    stack, seen = list(edges), set[str]()
+    while stack:
+        edge = stack.pop()
+        if edge and edge not in seen:
+            seen.add(edge)
+            node = producers.get(edge)
+            stack += node.inputs if node is not None and node.op_type not in ABOUT_SHAPES else ()
+    return seen
 
 
 def signature(graph: Graph) -> dict[str, tuple[str, str]]:

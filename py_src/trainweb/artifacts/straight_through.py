@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainweb.artifacts.evidence import SIGNATURE, Decision
+from trainweb.artifacts.evidence import SIGNATURE, Decision, behind
 from trainweb.autodiff.gradient import influenced
-from trainweb.model.floats import ABOUT_SHAPES
 from trainweb.model.graph import Graph, Node
 from trainweb.spelling import ARGUMENT
 
@@ -90,20 +89,8 @@ def decide_detours(
 
 def _comes_from(detour: Detour, producers: Mapping[str, Node], learned: Collection[str]) -> bool:
     """Return whether the step is computed from h, or from a trained tensor that h is computed from."""
-    sources = _behind(detour.back, producers) & set(learned)
-    return not sources.isdisjoint(_behind(detour.step, producers))
-
-
-def _behind(edge: str, producers: Mapping[str, Node]) -> set[str]:
-    """Return a tensor and the tensors that it is computed from."""
-    edges, stack = set[str](), [edge]
-    while stack:
-        edge = stack.pop()
-        if edge and edge not in edges:
-            edges.add(edge)
-            node = producers.get(edge)
-            stack += node.inputs if node is not None and node.op_type not in ABOUT_SHAPES else ()
-    return edges
+    sources = behind([detour.back], producers) & set(learned)
+    return not sources.isdisjoint(behind([detour.step], producers))
 
 
 def _certain(name: str) -> Decision:

@@ -95,11 +95,11 @@ class _Paths:
         return names
 
     def downstream(self, sources: Sequence[str]) -> set[str]:
-        """Tensors computed from the sources."""
+        """The sources, and tensors computed from them that carry gradients."""
         names = set(sources)
         for op, flows in zip(self.ops, self.flows, strict=True):
             if not names.isdisjoint(op.node.inputs[i] for i in flows):
-                names.update(name for name in op.node.outputs if name)
+                names.update(name for name in op.node.outputs if name and self._carries(name))
         return names
 
     def _flows(self, op: Op) -> list[int]:
@@ -257,15 +257,11 @@ class _ReverseWalk(_Paths):
     # Names on the way from the loss to a wanted tensor.
 
     def _needed(self) -> set[str]:
-        reached = set(self.wanted)
-        for op, flows in zip(self.ops, self.flows, strict=True):
-            if any(op.node.inputs[i] in reached for i in flows):
-                reached.update(name for name in op.node.outputs if name and self._carries(name))
         relevant = self.relevant()
         for name in self.wanted:
             if name not in relevant:
                 raise self._unreachable(name)
-        return reached & relevant
+        return self.downstream(self.wanted) & relevant
 
     def _unreachable(self, name: str) -> GradientError:
         advice = (

@@ -118,12 +118,14 @@ def _read(data: bytes | memoryview | RangedFile, beside: _FileBeside | None) -> 
     return contents
 
 
-def _unique(names: Iterable[str], what: str) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise CheckpointError(f"the checkpoint has two {what} named {name!r}")
-        seen.add(name)
+def _named(tables: Iterable[Table] | None, what: str, beside: _FileBeside | None) -> dict[str, Tensor]:
+    """The tensors of a list by name. Raise CheckpointError if two have one name."""
+    tensors: dict[str, Tensor] = {}
+    for tensor in (_tensor(table, beside) for table in tables or ()):
+        if tensor.name in tensors:
+            raise CheckpointError(f"the checkpoint has two {what} named {tensor.name!r}")
+        tensors[tensor.name] = tensor
+    return tensors
 
 
 def _name(table: Table, field: int = 0) -> str:
@@ -197,9 +199,8 @@ def _read_optimizer(contents: SessionContents, table: Table, beside: _FileBeside
         parameter = _name(entry)
         if parameter in contents.moments:
             raise CheckpointError(f"optimizer group {GROUP!r} has two states for parameter {parameter!r}")
-        tensors = [_tensor(t, beside) for t in entry.tables(1, f"momentum of {parameter!r}:") or ()]
-        _unique((tensor.name for tensor in tensors), f"momentums of {parameter!r}")
-        contents.moments[parameter] = {tensor.name: tensor for tensor in tensors}
+        tables = entry.tables(1, f"momentum of {parameter!r}:")
+        contents.moments[parameter] = _named(tables, f"momentums of {parameter!r}", beside)
 
 
 def _read_exact(contents: SessionContents, table: Table, beside: _FileBeside | None) -> None:
@@ -208,18 +209,12 @@ def _read_exact(contents: SessionContents, table: Table, beside: _FileBeside | N
     warmup, total, seed, position = (table.scalar(field, "q", 0, table.what) for field in range(3, 7))
     if min(warmup, total) < 0:
         raise CheckpointError(f"the checkpoint has a schedule of {warmup} and {total} steps")
-    gradients, parameters = (
-        [_tensor(t, beside) for t in table.tables(field, what) or ()]
-        for field, what in ((7, "gradient"), (8, "parameter in float32"))
-    )
-    _unique((tensor.name for tensor in gradients), "gradients")
-    _unique((tensor.name for tensor in parameters), "parameters in float32")
     contents.reset = table.scalar(0, "?", False, "the reset flag")
     contents.learning_rate = table.scalar(1, "f", 0.0, "the learning rate")
     contents.schedule = (warmup, total) if present & 1 else None
     contents.random = (seed % 2**64, position % 2**64) if present & 2 else None
-    contents.gradients = {tensor.name: tensor for tensor in gradients}
-    contents.exact = {tensor.name: tensor for tensor in parameters}
+    contents.gradients = _named(table.tables(7, "gradient"), "gradients", beside)
+    contents.exact = _named(table.tables(8, "parameter in float32"), "parameters in float32", beside)
     contents.optimizer = table.string(9, "the optimizer's name") or ""
 
 

@@ -32,7 +32,7 @@ from trainweb.onnxblock.context import accessing, restarted_names
 from trainweb.onnxblock.models import build_training_models
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.functions import write_interchangeable
-from trainweb.session.inference_session import InferenceSession, observe
+from trainweb.session.inference_session import InferenceSession
 from trainweb.session.training_session import TrainingSession as Session
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.core import set_seed
@@ -321,15 +321,11 @@ class NativeTrainingSession(SessionBase):
         self._open()
         return TrainingConfigurationResult()
 
-    @property
     def _opened(self) -> Session:
-        self._check_opened()
-        assert self._session is not None
-        return self._session
-
-    def _check_opened(self) -> None:
+        """The session of the model. Raise SessionError before there is one."""
         if self._session is None:
             raise SessionError("This session has no model yet: call load_model or read_bytes.")
+        return self._session
 
     # Making of.
 
@@ -451,13 +447,10 @@ class NativeTrainingSession(SessionBase):
             None if optimizer is None else write_model(optimizer),
             options,
         )
-        if self._trace is None:
-            self._start_profiling(lambda _: None)
-        if self._trace is not None:
-            observe(self._session._core.host, self._trace)
+        self._profile(self._session._core.host)
 
     def get_modelmeta(self) -> ModelMetadata:
-        self._check_opened()
+        self._opened()
         return super().get_modelmeta()
 
     # Steps.
@@ -476,12 +469,13 @@ class NativeTrainingSession(SessionBase):
         run_options : dict or RunOptions, optional
             ``tag``, ``log_severity_level``, ``terminate``.
         """
-        session, options = self._opened, RunOptions._of(run_options)
+        session, options = self._opened(), RunOptions._of(run_options)
         options._refuse_ema()
         feeds = {name: as_array(value) for name, value in input_feed.items()}
         rate = self._take_rate(feeds)
         names = texts("output_names", output_names) if output_names else [v.name for v in self.get_outputs()]
-        gradients = {n + GRADIENT_SUFFIX: n for n in self._trained} if self._gradients_are_outputs else {}
+        with_gradients = self._parameters.set_gradients_as_graph_outputs
+        gradients = {n + GRADIENT_SUFFIX: n for n in self._trained} if with_gradients else {}
         results = session.train_step(feeds, [n for n in names if n not in gradients], options)
         for name in names:
             if name in gradients:
@@ -503,10 +497,6 @@ class NativeTrainingSession(SessionBase):
             raise FeedError(f"The learning rate {name!r} is missing in the feeds.")
         return float(np.asarray(feeds.pop(name)).reshape(-1)[0])
 
-    @property
-    def _gradients_are_outputs(self) -> bool:
-        return self._parameters.set_gradients_as_graph_outputs
-
     # State.
 
     def get_model_state(self, include_mixed_precision_weights: bool = False) -> dict[str, dict[str, np.ndarray]]:
@@ -517,13 +507,13 @@ class NativeTrainingSession(SessionBase):
         include_mixed_precision_weights : bool
             Of no effect: there are none.
         """
-        self._check_opened()
+        self._opened()
         flag("include_mixed_precision_weights", include_mixed_precision_weights)
         return {MODEL_GROUP: {name: p.data for name, p in self._state.parameters.items()}}
 
     def get_optimizer_state(self) -> dict[str, dict[str, np.ndarray]]:
         """Moments and the update count by weight; empty without an optimizer."""
-        self._check_opened()
+        self._opened()
         if self._graphs[2] is None:
             return {}
         contents = self._state._holder.contents()
@@ -555,7 +545,7 @@ class NativeTrainingSession(SessionBase):
             A value of another type or shape, an update count below 0, or counts of weights that differ: one count is
             kept for all. With `strict`, a key that the session does not have. Nothing was changed.
         """
-        session, known = self._opened, self.get_state()
+        session, known = self._opened(), self.get_state()
         strange = [key for key in mapping("state", state) if key not in known]
         if flag("strict", strict) and strange:
             raise CheckpointError(unknown("The key", strange[0], known))
@@ -573,7 +563,7 @@ class NativeTrainingSession(SessionBase):
         self._open()
 
     def _open_again(self) -> None:
-        self._opened.release()
+        self._opened().release()
         self._open()
 
     def _set_moments(self, state: Mapping[str, Mapping[str, Any]]) -> None:
@@ -594,16 +584,16 @@ class NativeTrainingSession(SessionBase):
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs of `run`, with the learning rate last."""
-        self._check_opened()
+        self._opened()
         inputs = [NodeArg.of(v) for v in self._inputs if v.name not in self._state.parameters]
         if self._graphs[2] is not None:
             inputs.append(NodeArg(self._parameters.lr_params_feed_name, "tensor(float)", [1]))
         return inputs
 
     def get_outputs(self) -> list[NodeArg]:
-        self._check_opened()
+        self._opened()
         outputs = [NodeArg.of(self._values[name]) for name in self._outputs]
-        if self._gradients_are_outputs:
+        if self._parameters.set_gradients_as_graph_outputs:
             weights = self._models.trainable
             outputs += [NodeArg(t.name + GRADIENT_SUFFIX, "tensor(float)", list(t.shape)) for t in weights]
         return outputs
@@ -616,7 +606,7 @@ class NativeTrainingSession(SessionBase):
         output_name : str
             The output.
         """
-        self._check_opened()
+        self._opened()
         return output_name in self._values and self._values[output_name].dtype == "float32"
 
     def get_partition_info_map(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from math import isfinite, prod
 
 from trainweb.autodiff.deferred import differentiate
 from trainweb.backend.base import Target
-from trainweb.backend.chosen import TARGETS, WASM
+from trainweb.backend.chosen import DEFAULT_TARGET
 from trainweb.backend.plan import InspectedNode, Plan
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.explain import requested_dump
@@ -72,7 +72,7 @@ def compile_model(
     saves_little: bool = False,
     observe: Observer | None = None,
     keep_all: bool = False,
-    target: Target = TARGETS[WASM],
+    target: Target = DEFAULT_TARGET,
 ) -> Plan:
     """Compile `graph` for feeds of static shapes.
 

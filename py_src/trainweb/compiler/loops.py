@@ -207,8 +207,7 @@ class _Gradient:
         number, *names = [value.name for value in op.body.inputs]
         self.carried, self.names = names[: op.carried], names
         self.n_scanned = len(op.scanned)
-        floats = [k for k, name in enumerate(self.carried) if types[name].dtype == "float32"]
-        self.flowing = floats
+        self.flowing = [k for k, name in enumerate(self.carried) if types[name].dtype == "float32"]
         self.summed = [i for i in op.wanted if i >= op.carried + self.n_scanned]
         self.parted = [i for i in op.wanted if op.carried <= i < op.carried + self.n_scanned]
         self.stacked = [k - op.carried for k in op.seeds if k >= op.carried]

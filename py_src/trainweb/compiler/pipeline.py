@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainweb.backend.chosen import TARGETS, WASM
+from trainweb.backend.chosen import DEFAULT_TARGET
 from trainweb.compiler.context import Context
 from trainweb.compiler.passes.accumulate import accumulate_in_place, accumulate_sums
 from trainweb.compiler.passes.attention import fuse_attention
@@ -74,7 +74,7 @@ class Pass:
         return has_it and all(map(target.has, self.makes)) and self.when.holds(context)
 
 
-OWN = TARGETS[WASM].passes
+OWN = DEFAULT_TARGET.passes
 """The passes that not all targets have: those of the kernels."""
 
 PASSES: tuple[Pass, ...] = (

@@ -18,22 +18,6 @@ MOVING = frozenset(
 """Operators that compute nothing: numbers that pass them are the fed ones."""
 
 
-def deciding_names(graph: Graph) -> set[str]:
-    """Names of all tensors, inputs and initializers among them, whose values must be known at compile time.
-
-    Names in bodies and branches count as names of the graph around them.
-    """
-    return _reached(graph, moved_only=False)
-
-
-def handed_names(graph: Graph) -> set[str]:
-    """The names of `deciding_names` that decide themselves, such as scales, and not by results computed from them.
-
-    Conditions of control flow are not among them: it can do without knowing these.
-    """
-    return _reached(graph, moved_only=True)
-
-
 def deciding_inputs(graph: Graph, names: Iterable[str]) -> frozenset[str]:
     """Inputs whose values belong to the signature.
 
@@ -43,10 +27,16 @@ def deciding_inputs(graph: Graph, names: Iterable[str]) -> frozenset[str]:
     dtypes = {v.name: v.dtype for v in graph.inputs}
     deciding = deciding_names(graph).intersection(names)
     floats = {n for n in deciding if dtypes[n].startswith("float")}
-    return frozenset(deciding - floats | (floats & handed_names(graph) if floats else set()))
+    return frozenset(deciding - floats | (floats & deciding_names(graph, moved_only=True) if floats else set()))
 
 
-def _reached(graph: Graph, *, moved_only: bool) -> set[str]:
+def deciding_names(graph: Graph, *, moved_only: bool = False) -> set[str]:
+    """Names of all tensors, inputs and initializers among them, whose values must be known at compile time.
+
+    Names in bodies and branches count as names of the graph around them. With `moved_only` they decide themselves, as
+    scales do, and not by results computed from them. Conditions of control flow are then not among them: it can do
+    without knowing these.
+    """
     makers: dict[str, list[Node]] = {}
     outer: dict[str, list[str]] = {}
     pending: list[str] = []

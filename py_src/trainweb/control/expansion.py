@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainweb.control.deciding import handed_names
+from trainweb.control.deciding import deciding_names
 from trainweb.control.operators import all_nodes, is_control, read_names
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.ir.dims import equal_shapes, static
@@ -93,7 +93,7 @@ class Expansion:
         self.optionals: set[str] = set()
         self.rows: dict[str, str] = {}
         """Sequences of one shape as the rows of a tensor; a loop makes them if its length is not known yet."""
-        self.handed = handed_names(source)
+        self.handed = deciding_names(source, moved_only=True)
         self.used = {*source.names(), *source.value_info}
         self._tried: dict[str, int] = {}
         """Number of variations of a name in use, so that thousands of one name take no time."""

@@ -308,7 +308,7 @@ def elements(x: Expansion, name: str, axis: int, backward: bool) -> list[str]:
     size = t.shape[axis]
     if not static(size):
         raise x.unsupported(f"it runs along dimension {axis} of {name!r}, {size}, which is not fixed")
-    parts = [drop_axis(x, part, axis) for part in split(x, name, axis, [1] * size)]
+    parts = [reshaped(x, "Squeeze", part, axis) for part in split(x, name, axis, [1] * size)]
     return parts[::-1] if backward else parts
 
 
@@ -323,18 +323,11 @@ def split(x: Expansion, name: str, axis: int, sizes: list[int]) -> list[str]:
     return x.ops("Split", [name, x.constant("int64", (len(sizes),), sizes)], [""] * len(sizes), axis=axis)
 
 
-def drop_axis(x: Expansion, name: str, axis: int) -> str:
-    """A tensor without a dim of 1."""
+def reshaped(x: Expansion, op_type: str, name: str, axis: int) -> str:
+    """A tensor without a dim of 1 (`Squeeze`), or with one put in (`Unsqueeze`)."""
     if x.graph.opset("") < INPUT_AXES_SINCE:
-        return x.op("Squeeze", [name], axes=[axis])
-    return x.op("Squeeze", [name, x.constant("int64", (1,), [axis])])
-
-
-def add_axis(x: Expansion, name: str, axis: int) -> str:
-    """A tensor with a dim of 1 put in."""
-    if x.graph.opset("") < INPUT_AXES_SINCE:
-        return x.op("Unsqueeze", [name], axes=[axis])
-    return x.op("Unsqueeze", [name, x.constant("int64", (1,), [axis])])
+        return x.op(op_type, [name], axes=[axis])
+    return x.op(op_type, [name, x.constant("int64", (1,), [axis])])
 
 
 def stack(x: Expansion, rows: list[str], axis: int, target: str, declared: Any = None) -> str:
@@ -345,7 +338,7 @@ def stack(x: Expansion, rows: list[str], axis: int, target: str, declared: Any =
         raise x.unsupported("what its iterations make is stacked, which sequences cannot be")
     if rows:
         at = axis % (x.type(rows[0]).rank + 1)
-        return x.op("Concat", [add_axis(x, row, at) for row in rows], target, axis=at)
+        return x.op("Concat", [reshaped(x, "Unsqueeze", row, at) for row in rows], target, axis=at)
     shape = declared.shape if isinstance(declared, Value) else None
     if shape is None or not all(isinstance(dim, int) for dim in shape) or not declared.dtype:
         raise x.unsupported(f"it has no iterations, and {target!r} no declared shape")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainweb.control.expansion import Expansion, Scope
 from trainweb.control.lists import join_rows
-from trainweb.control.loops import drop_axis, split, stack
+from trainweb.control.loops import reshaped, split, stack
 from trainweb.errors import LimitError
 from trainweb.ir.dims import static
 from trainweb.model.graph import Node
@@ -117,7 +117,7 @@ def write_split(x: Expansion, node: Node, scope: Scope) -> None:
         lengths = tuple(min(step, size - start) for start in range(0, size, step))
     parts = split(x, name, axis, list(lengths))
     if not sizes and not node.attrs.get("keepdims", 1):
-        parts = [drop_axis(x, part, axis) for part in parts]
+        parts = [reshaped(x, "Squeeze", part, axis) for part in parts]
     x.sequences[node.outputs[0]] = parts
 
 

@@ -694,10 +694,7 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
     for name, value in source.items():
         if isinstance(value, (Mapping, Dataset)) or hasattr(value, "column_names"):
             raise messages.SEVERAL_SETS(name=name)
-        try:
-            array = plain_array(value)
-        except ValueError as error:
-            raise messages.RAGGED_COLUMN(name=name, reason=str(error).rstrip(".")) from error
+        array = array_of_rows(name, value)
         if array.dtype == object and array.ndim:
             array = _of_objects(array)
         if array.ndim == 0:
@@ -712,6 +709,14 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
     if rows == 0:
         raise messages.EMPTY_DATASET()
     return columns
+
+
+def array_of_rows(name: Any, value: Any) -> np.ndarray:
+    """Rows as an array. Raise FeedError for rows of different shapes."""
+    try:
+        return plain_array(value)
+    except ValueError as error:
+        raise messages.RAGGED_COLUMN(name=name, reason=str(error).rstrip(".")) from error
 
 
 def _of_objects(array: np.ndarray) -> np.ndarray:

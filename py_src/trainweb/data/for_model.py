@@ -11,9 +11,9 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.arguments import warn
-from trainweb.data.dataset import Dataset, columns_of_table
+from trainweb.data.dataset import Dataset, array_of_rows, columns_of_table
 from trainweb.data.random import Draw, order_of
-from trainweb.data.rows import Batch, Remainder, batched, numbered, numpy_dtype, plain_array, refuse_texts
+from trainweb.data.rows import Batch, Remainder, batched, numbered, numpy_dtype, refuse_texts
 from trainweb.data.table import Unit, units_of
 from trainweb.model.graph import Value
 from trainweb.spelling import by_inputs, input_name
@@ -219,7 +219,7 @@ class ModelInputs:
 
         Raise FeedError for another shape, or a value that the type loses.
         """
-        array = _as_array(name, value)
+        array = array_of_rows(name, value)
         declared = self.values.get(name)
         if declared is None:
             return array
@@ -262,13 +262,6 @@ class ModelInputs:
         are_whole = [shape is not None and rank == len(shape) > 0 for rank, shape in known]
         are_columns = [shape is not None and rank == 1 and shape[1:] == (1,) for rank, shape in known]
         return any(are_whole) and all(map(or_, are_whole, are_columns))
-
-
-def _as_array(name: str, value: Any) -> np.ndarray:
-    try:
-        return plain_array(value)
-    except ValueError as error:
-        raise messages.RAGGED_COLUMN(name=name, reason=str(error).rstrip(".")) from error
 
 
 def _fits(shape: tuple[int, ...], declared: tuple[Any, ...]) -> bool:

@@ -9,7 +9,7 @@ import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,21 +161,20 @@ def from_images(
 
     def part(places: np.ndarray, image: Options, *, shuffles: bool) -> Dataset:
         rows = checked_columns({name: array[places] for name, array in columns_of_all.items()})
-        plain = Options(**{**vars(image), "augment": None})
+        plain = replace(image, augment=None)
 
         def read(draw: Draw | None) -> Iterator[Row]:
             order, seeds = order_of(len(places), draw if shuffles else None, seed), np.zeros(0, np.uint32)
             if draw is not None and image.augment is not None:
                 seeds = random_words(draw.seed_with(image.augment["seed"]), draw.epoch, len(sources))
             for k in order:
-                place = int(places[k])
-                changed = image.with_seed(int(seeds[place])) if seeds.size else plain
+                place, changed = int(places[k]), plain
+                if seeds.size:
+                    changed = replace(image, augment={**(image.augment or {}), "seed": int(seeds[place])})
                 yield {n: a[k] for n, a in rows.items()} | {input: _read_place(sources[place], place, changed)}
 
         def pick(rows: np.ndarray, is_held_out: bool) -> Dataset:
-            if is_held_out:
-                return part(places[rows], plain, shuffles=False)
-            return part(places[rows], image, shuffles=shuffles)
+            return part(places[rows], plain if is_held_out else image, shuffles=shuffles and not is_held_out)
 
         dataset = stream_of(read, is_drawn=shuffles)
         dataset._known, dataset._pick, dataset.preprocessing = rows, pick, steps
@@ -272,10 +271,6 @@ class Options:
     layout: str
     resize: str
     augment: Mapping[str, Any] | None
-
-    def with_seed(self, seed: int) -> Options:
-        """The same with another seed of the changes."""
-        return Options(**{**vars(self), "augment": {**(self.augment or {}), "seed": seed}})
 
 
 def checked_options(options: Mapping[str, Any]) -> Options:

@@ -130,31 +130,20 @@ def columns_of(
     if isinstance(tokenizer, (str, bytes)):
         raise messages.NOT_A_TOKENIZER(actual=type(tokenizer).__name__)
     pack, mask_prompt = flag("pack", pack), flag("mask_prompt", mask_prompt)
-    source = _rows_of_table(source)
-    if isinstance(source, (str, bytes, Mapping)) or not isinstance(source, Iterable):
-        raise messages.NOT_TEXTS(actual=type(source).__name__)
+    items = _rows_of(source)
     names = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, str) else []
     if any(name not in INPUTS for name in names) or "input_ids" not in names or "labels" not in names:
         raise messages.BAD_SETTING(
             name="inputs", value=inputs, expected="input_ids and labels, and if needed attention_mask and position_ids"
         )
-    items = list(source)
     if not items:
         raise messages.NOT_TEXTS(actual="empty")
     fields = [_fields(item, k) for k, item in enumerate(items)]
-    rows = [
-        (item, columns_of_text)
-        for item, columns_of_text in zip(items, fields, strict=True)
-        if isinstance(item, Mapping)
-    ]
-    further = sorted({str(name) for item, columns_of_text in rows for name in item.keys() - columns_of_text})
-    if further:
+    others = [item.keys() - form for item, form in zip(items, fields, strict=True) if isinstance(item, Mapping)]
+    if further := sorted({str(name) for names_of_row in others for name in names_of_row}):
         warn(str(messages.FURTHER_COLUMNS(source="texts", names=", ".join(further))))
     end = _end_token(tokenizer, end_token, len(items))
-    texts = [
-        _tokens(tokenizer, columns_of_text, k, end, end_token, is_masked=mask_prompt)
-        for k, columns_of_text in enumerate(fields)
-    ]
+    texts = [_tokens(tokenizer, form, k, end, end_token, is_masked=mask_prompt) for k, form in enumerate(fields)]
     lost = next(((k, one.lost.tolist()) for k, one in enumerate(texts) if one.lost.size), None)
     if lost is not None:
         decode = getattr(tokenizer, "decode", lambda ids: ids)
@@ -167,9 +156,7 @@ def preferences_of(
     pairs: Any, tokenizer: Any, length: int, reference: Any, end_token: int | None
 ) -> dict[str, np.ndarray]:
     """The columns of `Dataset.from_preferences`, each of shape (pairs, 2, ...): chosen and rejected."""
-    pairs = _rows_of_table(pairs)
-    if isinstance(pairs, (str, bytes, Mapping)) or not isinstance(pairs, Iterable):
-        raise messages.NOT_TEXTS(actual=type(pairs).__name__)
+    pairs = _rows_of(pairs)
     if isinstance(reference, type) or not (hasattr(reference, "input_names") and hasattr(reference, "predict")):
         kind = f"the class {reference.__name__}" if isinstance(reference, type) else type(reference).__name__
         raise TypeError(f"'reference' must be a TrainingSession with the loss 'DPOLoss', got {kind}.")
@@ -190,15 +177,18 @@ def preferences_of(
     return {name: array.reshape(-1, 2, *array.shape[1:]) for name, array in columns.items()}
 
 
-def _rows_of_table(source: Any) -> Any:
-    """The rows of a table of pandas, polars or pyarrow, which iterates over its columns; others as they are."""
+def _rows_of(source: Any) -> list[Any]:
+    """The rows of a list, or of a table of pandas, polars or pyarrow, which iterates over its columns."""
     if hasattr(source, "iloc") and hasattr(source, "columns"):
         return [
             {name: one.tolist() if isinstance(one, np.ndarray) else one for name, one in row.items()}
             for row in source.to_dict("records")
         ]
     rows = getattr(source, "to_dicts", getattr(source, "to_pylist", None))
-    return rows() if callable(rows) else source
+    texts = rows() if callable(rows) else source
+    if isinstance(texts, (str, bytes, Mapping)) or not isinstance(texts, Iterable):
+        raise messages.NOT_TEXTS(actual=type(texts).__name__)
+    return list(texts)
 
 
 def _with_prompt(pair: Any) -> Any:

@@ -10,12 +10,12 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import texts
 from trainweb.data.for_model import ModelInputs
-from trainweb.data.rows import Bucketed, numbers_of
+from trainweb.data.rows import Bucketed
 from trainweb.data.table import in_units
 from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.evaluation import Evaluation, EvaluationRun, joined
 from trainweb.fit.options import FIT
-from trainweb.fit.plan import Batches, rows_of, warn_of_steps
+from trainweb.fit.plan import Batches, warn_of_steps
 from trainweb.fit.steps import Position, located, said_of_gap
 from trainweb.metrics import metrics_of
 from trainweb.training.step_kind import PREDICT, StepKind
@@ -23,7 +23,7 @@ from trainweb.training.steps import run_step
 
 if TYPE_CHECKING:
     from trainweb.data.dataset import Dataset
-    from trainweb.data.rows import Batch
+    from trainweb.data.waiting import NumberedBatch
     from trainweb.metrics import Value
     from trainweb.training.core import SessionCore
 
@@ -47,29 +47,26 @@ def predict(
     inputs, dataset = _checked(core, data, options, unread, ema=ema)
     parts: list[dict[str, np.ndarray]] = []
     numbers: list[int] = []
-    done = size = 0
+    size = 0
     gap = None
-    for number, batch in enumerate(_batches(inputs, dataset, options)):
-        count = rows_of(batch, number)
+    for number, (batch, rows) in enumerate(_batches(inputs, dataset, options)):
+        count = len(rows)
         size = size or inputs.rows or count
         pads = isinstance(batch, Bucketed)
-        numbers += numbers_of(batch, range(done, done + count))
+        numbers += rows
         try:
             # The last rows go with the plan of the others.
             results = run_step(core, kind, _filled(batch, count, size), None, {"ema": ema})
         except (FeedError, NumericsError) as error:
-            raise located(error, batch, numbers[-count:], Position(epoch=-1, step=number)) from None
+            raise located(error, batch, rows, Position(epoch=-1, step=number)) from None
         parts.append({name: array[:count] if count < size else array for name, array in results.items()})
         lost = next((n for n, a in parts[-1].items() if a.dtype.kind == "f" and np.isnan(a).any()), None)
         if lost is not None and gap is None:
-            gap = said_of_gap(f"Output {lost!r} has NaN.", batch, numbers[-count:], "given rows")
+            gap = said_of_gap(f"Output {lost!r} has NaN.", batch, rows, "given rows")
             inputs.warn(gap)
         for name, array in parts[-1].items():
             if number and array.shape[:1] != (count,):
                 raise messages.NO_ROWS_IN_OUTPUT(name=name, shape=list(array.shape), rows=count)
-        done += count
-    if not parts:
-        raise messages.ENDED_DATASET(source="data", epoch=1)
     units = inputs.units(dataset)
     pairs = models.own.pairs or [(models.own.compared or "", name) for name in models.own.inputs[-1:]]
     of_outputs = {output: units[targets] for output, targets in reversed(pairs) if targets in units}
@@ -91,9 +88,8 @@ def evaluate(
     """See `TrainingSession.evaluate`; `names` are the names of predictions and targets."""
     inputs, dataset = _checked(core, data, options, ema=ema)
     evaluation = Evaluation(core, metrics_of(metrics), *names, inputs.units(dataset), ema=ema)
-    batches = Batches(inputs, dataset, {"remainder": "keep", **options}, shuffle=False)
     run = EvaluationRun(evaluation, -1, "data")
-    for batch in batches.epoch(0):
+    for batch in _batches(inputs, dataset, options):
         run.add(*batch)
     return run.values()
 
@@ -118,15 +114,8 @@ def _checked(
     return inputs, dataset
 
 
-def _batches(inputs: ModelInputs, dataset: Dataset, options: Mapping[str, Any]) -> Iterator[Batch]:
-    if dataset.columns is None:
-        yield from inputs.batches(dataset, options["batch_size"], "keep", options["batched"])._rows(None)
-        return
-    if options["batched"]:
-        raise messages.BATCHED_ARRAYS()
-    size = inputs.size(options["batch_size"])
-    for start in range(0, len(dataset), size):
-        yield {name: array[start : start + size] for name, array in dataset.columns.items()}
+def _batches(inputs: ModelInputs, dataset: Dataset, options: Mapping[str, Any]) -> Iterator[NumberedBatch]:
+    return Batches(inputs, dataset, {"remainder": "keep", **options}, shuffle=False).epoch(0)
 
 
 def _filled(feeds: Mapping[str, Any], count: int, rows: int) -> Mapping[str, Any]:

@@ -73,13 +73,13 @@ class Node:
 
     def reply(self, task: Task, arrays: Arrays, metrics: Mapping[str, float | int]) -> None:
         """Send what came of a task: an ArrayRecord by the key that the task had it by, and a MetricRecord "metrics"."""
-        from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+        from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
         message = self._messages.pop(task.id)
         content = RecordDict({"metrics": MetricRecord(dict(metrics))})
         if arrays:
             key = next(iter(message.content.array_records))
-            content[key] = ArrayRecord({name: _array(array) for name, array in arrays.items()})
+            content[key] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
         self._push(Message(content, reply_to=message))
 
     def fail(self, task: Task, reason: str) -> None:
@@ -122,12 +122,6 @@ def _error(reason: str) -> Any:
     from flwr.common.constant import ErrorCode
 
     return Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
-
-
-def _array(array: np.ndarray) -> Any:
-    from flwr.app import Array
-
-    return Array(array)
 
 
 def as_task(message: Any) -> Task:

@@ -83,13 +83,12 @@ def decoding_graph(graph: Graph, length: int, rows: int) -> Decoding:
         if not any(isinstance(d, int) and d != size for d, size in zip(shape, (1, length), strict=False)):
             raise
         raise messages.FIXED_TEXT(name=ids, shape=list(shape)) from error
-    first = _Incremental(inferred[0], inferred[1], ids, length, rows)
-    first.run()
-    if rows == 1:
-        return first.result()
-    final = _Incremental(inferred[0], inferred[1], ids, length, rows, first.after_caches())
-    final.run()
-    return final.result()
+    walk = _Incremental(inferred[0], inferred[1], ids, length, rows)
+    walk.run()
+    if rows > 1:
+        walk = _Incremental(inferred[0], inferred[1], ids, length, rows, walk.after_caches())
+        walk.run()
+    return walk.result()
 
 
 def without_adapter(graph: Graph) -> Graph:
@@ -199,15 +198,9 @@ class _Incremental:
 
     def after_caches(self) -> frozenset[int]:
         """Nodes that depend on the ids and that no cache depends on."""
-        nodes = self.full.graph.nodes
-        early: set[int] = set()
-        stack = list(self.sources)
-        while stack:
-            k = self.producers.get(stack.pop())
-            if k is not None and k not in early:
-                early.add(k)
-                stack += nodes[k].inputs
-        return frozenset(k for k, node in enumerate(nodes) if k not in early and self.axis.keys() & {*node.outputs})
+        early, of_ids = self.full.graph.behind(self.sources), self.axis.keys()
+        nodes = enumerate(self.full.graph.nodes)
+        return frozenset(k for k, node in nodes if early.isdisjoint(node.outputs) and of_ids & {*node.outputs})
 
     def result(self) -> Decoding:
         """The decoding graph, whose output has one row."""
@@ -277,12 +270,10 @@ class _Incremental:
         """A Reshape or Expand to the shape with fewer rows."""
         shape = list(self.full.types[op.node.outputs[0]].shape)
         shape[axis] = 1 if is_late else self.rows
-        wanted = self._once(("shape", *shape), "trainweb.shape", lambda name: self._shape(name, shape))
+        numbers = TensorType("int64", (len(shape),), tuple(shape))
+        wanted = self._once(("shape", *shape), "trainweb.shape", lambda name: self._constant(name, numbers))
         kind = "Reshape" if op.is_view else op.op_type()
         self.graph.nodes.append(Node(kind, [source, wanted], op.node.outputs, {}, "", op.node.name))
-
-    def _shape(self, name: str, shape: list[int]) -> None:
-        self.graph.initializers[name] = Tensor.of(name, "int64", (len(shape),), shape)
 
     def _refused(self, op: Op, why: str) -> Exception:
         return messages.NOT_INCREMENTAL(node=str(op.node), why=why)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from trainweb.arguments import checks_keywords, instance_of
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.artifacts.evidence import Evidence, signature
-from trainweb.checkpoint import write_file_atomically
+from trainweb.checkpoint import written
 from trainweb.checkpoint.contents import ParameterHolder
 from trainweb.errors import CheckpointError, UnsupportedError
 from trainweb.lora.adapter import Adapter
@@ -208,11 +208,7 @@ class LoraModel:
         UnsupportedError
             An adapted weight is quantized.
         """
-        data = write_model(self.merged(source))
-        if path is None:
-            return data
-        write_file_atomically(Path(path), data)
-        return None
+        return written("path", path, write_model(self.merged(source)))
 
     def merged(self, source: Source | Adapter) -> Graph:
         """Make the graph that `merge` writes.

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import UnsupportedError
 from .checks import DTYPE_CODES, ONNX_DTYPES
-from .graph import DECLARED_TYPE, ITEM_SIZE, Graph, Node, Sequence, Tensor, Value
+from .graph import DECLARED_TYPE, ITEM_SIZE, Graph, Node, Sequence, Tensor, Value, take_name
 from .lazy import LARGE, LazyTensor
 
 HALVES = ("float16", "bfloat16")
@@ -327,19 +327,12 @@ def _renamed_body(body: Graph, names: Mapping[str, str]) -> Graph:
     return inner
 
 
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
-
-
 def cast_inputs(graph: Graph, dtypes: Mapping[str, str]) -> Graph:
     """A copy with inputs of these types, which are cast to float32 before anything reads them."""
     if not dtypes:
         return graph
     result, taken = graph.copy(), set(graph.names())
-    names = {name: _free(f"{name}.float32", taken) for name in dtypes}
+    names = {name: take_name(f"{name}.float32", taken) for name in dtypes}
     rename_reads(result.nodes, names)
     result.inputs = [replace(v, dtype=dtypes[v.name]) if v.name in dtypes else v for v in graph.inputs]
     to = DTYPE_CODES["float32"]
@@ -353,7 +346,7 @@ def cast_outputs(graph: Graph, dtypes: Mapping[str, str]) -> Graph:
     if not wanted:
         return graph
     result, taken = graph.copy(), set(graph.names())
-    names = {name: _free(f"{name}.float32", taken) for name in wanted}
+    names = {name: take_name(f"{name}.float32", taken) for name in wanted}
     rename_reads(result.nodes, names)
     for node in result.nodes:
         node.outputs = [names.get(name, name) for name in node.outputs]

@@ -242,6 +242,14 @@ class Graph:
                     uses.setdefault(name, []).append(node)
         return uses
 
+    def behind(self, names: Iterable[str]) -> set[str]:
+        """Edges, and all edges that they are made of."""
+        found = set(names)
+        for node in reversed(self.nodes):
+            if not found.isdisjoint(node.outputs):
+                found.update(name for name in node.inputs if name)
+        return found
+
     def names(self) -> Iterator[str]:
         """Every edge name in use."""
         yield from (value.name for value in self.inputs)

@@ -110,11 +110,6 @@ class _Written:
         self.nodes.append(Node(op_type, inputs, [name], attrs, "", name))
         return name
 
-    def _unsupported(self, what: str, way: str = "Replace the node by MatMul and Add.") -> UnsupportedError:
-        node = self._node
-        return UnsupportedError(
-            f"{node}: {what} is not supported. {way}",
-            op=node.op_type,
-            domain=ML,
-            node=node.name,
-        )
+    def _unsupported(self, what: str) -> UnsupportedError:
+        node, way = self._node, "Replace the node by MatMul and Add."
+        return UnsupportedError(f"{node}: {what} is not supported. {way}", op=node.op_type, domain=ML, node=node.name)

@@ -176,7 +176,8 @@ class CrossEntropyLoss(Loss):
         if self.label_smoothing:
             return self._smoothed(scores, labels, axis, rank, weight)
         loss, log_prob = generate_name("loss"), generate_name("log_prob")
-        inputs = self._rows(scores, labels, axis, rank)
+        # The operator takes the classes in dim 1.
+        inputs = [scores, labels] if axis == 1 else _flat_rows(scores, labels, axis, rank)
         if self.weight is not None:
             inputs.append(array_initializer(weight, self.weight))
         attrs: dict[str, Any] = {"reduction": self.reduction}
@@ -188,10 +189,6 @@ class CrossEntropyLoss(Loss):
         if restore:
             add_node("Reshape", [out, self.add_node("Shape", [labels])], [loss])
         return loss
-
-    def _rows(self, scores: str, labels: str, axis: int, rank: int) -> list[str]:
-        """Scores and labels as the operator takes them: classes in dim 1."""
-        return [scores, labels] if axis == 1 else _flat_rows(scores, labels, axis, rank)
 
     def _smoothed(self, scores: str, labels: str, axis: int, rank: int, weight: str) -> str:
         """(1 - s) * (-w[label] log p[label]) + s * mean of -w log p over the classes, as torch has it."""
@@ -236,13 +233,8 @@ class CrossEntropyLoss(Loss):
 
     def _total_weight(self, targets: str, weights: list[str], counts: str | None) -> str:
         """The sum of the weights of the rows that count; of labels that are ignored no weight is looked up."""
-        if not weights:
-            assert counts is not None
-            return str(blocks.ReduceSum(keepdims=False)(counts))
-        if counts is None:
-            return str(blocks.ReduceSum(keepdims=False)(self.add_node("Gather", [weights[0], targets])))
-        taken = self.add_node("Mul", [_weights_of(targets, weights[0], counts), counts])
-        return str(blocks.ReduceSum(keepdims=False)(taken))
+        each = [_weights_of(targets, weight, counts) for weight in weights] + ([] if counts is None else [counts])
+        return str(blocks.ReduceSum(keepdims=False)(self.add_node("Mul", each) if len(each) > 1 else each[0]))
 
 
 @loss

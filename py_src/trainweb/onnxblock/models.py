@@ -11,6 +11,7 @@ from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients
 from trainweb.errors import ModelError
 from trainweb.model.graph import OWN_OUTPUTS, TRAINWEB, Graph, Node, Tensor, Value, take_name
 from trainweb.model.graph import Sequence as SequenceValue
+from trainweb.onnxblock.context import ModelAccessor
 from trainweb.onnxblock.transforms import (
     constants_to_initializers,
     for_evaluation,
@@ -43,15 +44,15 @@ class TrainingModels:
     frozen: list[Tensor]
 
 
-def with_outputs(graph: Graph, names: Sequence[str], values: Mapping[str, Value | SequenceValue]) -> Graph:
-    """The same nodes with other outputs; the types of the former ones are kept as value_info."""
-    result = graph.with_nodes(graph.nodes)
-    for former in graph.outputs:
+def with_outputs(accessor: ModelAccessor, names: Sequence[str]) -> Graph:
+    """The model with other outputs; the types of the former ones are kept as value_info."""
+    result = accessor.graph.with_nodes(accessor.graph.nodes)
+    for former in accessor.graph.outputs:
         if isinstance(former, Value):
             result.value_info.setdefault(former.name, former)
     outputs: list[Value | SequenceValue] = []
     for name in dict.fromkeys(names):
-        value = values[name]
+        value = accessor.value(name)
         if not isinstance(value, Value):
             raise ModelError(f"Output {name!r} is a sequence.")
         outputs.append(Value(name, value.dtype, value.shape))

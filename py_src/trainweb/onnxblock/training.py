@@ -14,14 +14,11 @@ from trainweb.onnxblock.protos import to_model_proto, to_tensor_protos
 
 def _built(block: Block, *args: Any, **kwargs: Any) -> tuple[Any, Graph]:
     """The results of `build`, and the current model with them as its outputs."""
-    accessor = context.current()
-    accessor.sync()
-    results = block.build(*args, **kwargs)
-    accessor.sync()
+    results = Block.__call__(block, *args, **kwargs)
     names = [results] if isinstance(results, str) else list(results or ())
     if not names or not all(isinstance(name, str) for name in names):
         raise ModelError(f"build() must return the name of an output, or several; it returned {results!r}.")
-    return results, with_outputs(accessor.graph, names, {name: accessor.value(name) for name in names})
+    return results, with_outputs(context.current(), names)
 
 
 class ForwardBlock(Block):

@@ -141,6 +141,13 @@ def matrix_product(g: Emission, pair: list[str], trans: tuple[int, int], alpha: 
     return name
 
 
+def gradient_factors(a: str, b: str, dy: str, ta: int, tb: int) -> list[tuple[list[str], tuple[int, int]]]:
+    """The factors of the gradients of A' B' by A and by B, and which of them are transposed."""
+    by_a = ([b, dy], (tb, 1)) if ta else ([dy, b], (0, 1 - tb))
+    by_b = ([dy, a], (1, ta)) if tb else ([a, dy], (1 - ta, 0))
+    return [by_a, by_b]
+
+
 def matrix_of_rows(g: Emission, x: str) -> str:
     """`x` as a matrix of its rows."""
     columns = g.shape(x)[-1]
@@ -199,13 +206,11 @@ class MatMul(Op):
         if g.wants(a):
             da = g.op("FusedMatMul", [dy, right], domain=MS, transB=1)
             if rank_a == 1:
-                lead = list(range(rank_b - 2)) if rank_b > 2 else []
-                da = g.squeeze(g.reduce_sum(da, lead, False) if lead else da, [0])
+                da = g.squeeze(g.reduce_sum(da, range(rank_b - 2), False), [0])
         if g.wants(b):
             db = g.op("FusedMatMul", [left, dy], domain=MS, transA=1)
             if rank_b == 1:
-                lead = list(range(rank_a - 2)) if rank_a > 2 else []
-                db = g.squeeze(g.reduce_sum(db, lead, False) if lead else db, [1])
+                db = g.squeeze(g.reduce_sum(db, range(rank_a - 2), False), [1])
         return [da, db]
 
 
@@ -254,12 +259,9 @@ class Gemm(Op):
         dy = douts[0]
         ta, tb, alpha = self.transA, self.transB, float(self.alpha)
         result: list[str | None] = [None] * len(ins)
-        if g.wants(a):
-            pair, trans = ([b, dy], (tb, 1)) if ta else ([dy, b], (0, 1 - tb))
-            result[0] = matrix_product(g, pair, trans, alpha)
-        if g.wants(b):
-            pair, trans = ([dy, a], (1, ta)) if tb else ([a, dy], (1 - ta, 0))
-            result[1] = matrix_product(g, pair, trans, alpha)
+        for k, (pair, trans) in enumerate(gradient_factors(a, b, dy, ta, tb)):
+            if g.wants(ins[k]):
+                result[k] = matrix_product(g, pair, trans, alpha)
         if c and g.wants(c):
             dc = g.reduce_to(dy, c, of=outs[0])
             if self.beta != 1.0:
@@ -316,16 +318,9 @@ class FusedMatMul(Op):
         dy = douts[0]
         if 1 in (g.rank(a), g.rank(b)):
             raise self.unsupported("the gradient with a vector")
-        alpha = float(self.alpha)
-        da = db = None
-        if g.wants(a):
-            pair = [b, dy] if self.transA else [dy, b]
-            trans = (self.transB, 1) if self.transA else (0, 1 - self.transB)
-            da = g.op("FusedMatMul", pair, domain=MS, alpha=alpha, transA=trans[0], transB=trans[1])
-            da = g.reduce_to(da, a, of=da)
-        if g.wants(b):
-            pair = [dy, a] if self.transB else [a, dy]
-            trans = (1, self.transA) if self.transB else (1 - self.transA, 0)
-            db = g.op("FusedMatMul", pair, domain=MS, alpha=alpha, transA=trans[0], transB=trans[1])
-            db = g.reduce_to(db, b, of=db)
-        return [da, db]
+        result: list[str | None] = [None, None]
+        for k, (pair, (ta, tb)) in enumerate(gradient_factors(a, b, dy, self.transA, self.transB)):
+            if g.wants(ins[k]):
+                d = g.op("FusedMatMul", pair, domain=MS, alpha=float(self.alpha), transA=ta, transB=tb)
+                result[k] = g.reduce_to(d, ins[k], of=d)
+        return result

@@ -34,6 +34,9 @@ class RandomOp(Op, abstract=True):
         source = self.node.outputs[0] if self.seed is None else f"seed {self.seed}"
         return crc32(source.encode()) & 0x7FFFFFFF
 
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        return [None] * len(ins)
+
 
 def dropped(op: Op, ratio: TensorType | Buf | None, default: float = DEFAULT_RATIO) -> float:
     """The ratio of a dropout, where it is known."""
@@ -156,9 +159,6 @@ class Noise(RandomOp, abstract=True):
         self.need_dtype(("float32",), dtype)
         return checked(self, dtype, like[0].shape if like else self.shape)
 
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        return [None] * len(ins)
-
     def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
         first, second = (getattr(self, name) for name in self.numbers)
         call = calls.Random(
@@ -221,9 +221,6 @@ class Bernoulli(RandomOp):
         dtype = ONNX_DTYPES.get(1 if self.dtype is None else self.dtype, "")
         self.need_dtype(("float32", "float64", "int32", "int64", "uint8", "bool"), dtype)
         return TensorType(dtype, x.shape)
-
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        return [None]
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
         out = outs[0]

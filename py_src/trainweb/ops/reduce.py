@@ -36,13 +36,7 @@ def reduce(b: Builder, out: Buf, x: Buf, axes: Sequence[int], op: int) -> None:
     groups = [(kind, prod(d for _, d in run)) for kind, run in groupby(flags, lambda flag: flag[0])]
     sizes = [size for _, size in groups] or [1]
     todo = [k for k, (reduced, _) in enumerate(groups) if reduced]
-    if not todo and op in (
-        layout.REDUCE_SUM,
-        layout.REDUCE_MEAN,
-        layout.REDUCE_MAX,
-        layout.REDUCE_MIN,
-        layout.REDUCE_PROD,
-    ):
+    if not todo and op in (*_FOLDS, layout.REDUCE_MEAN):
         b.elementwise([out.view(x.shape)], [x], lambda e, v: v)
         return
     if not todo:

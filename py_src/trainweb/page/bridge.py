@@ -26,7 +26,6 @@ from trainweb import messages
 from trainweb.backend.chosen import RUNTIME, WASM
 from trainweb.checkpoint import SessionContents, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
-from trainweb.heads import take_head
 from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.floats import ConvertedTensor, converted
@@ -52,7 +51,7 @@ from trainweb.training.contents import (
 from trainweb.training.export import export_model
 from trainweb.training.inference import InferenceModel
 from trainweb.training.models import SessionModels, read_models
-from trainweb.training.parameters import MOMENT_OF, ParameterSlot
+from trainweb.training.parameters import ParameterSlot
 from trainweb.training.state import CheckpointState
 from trainweb.training.step_kind import StepKind
 
@@ -402,21 +401,11 @@ def _build(
     model: Any, config_json: str, limits: Limits, external: Mapping[str, Any]
 ) -> tuple[Artifacts, bool, LoraModel | None]:
     """Artifacts of a forward model, whether the session is to start from the nominal checkpoint, and adapters."""
-    from trainweb.artifacts import build_artifacts
+    from trainweb.session.creation import artifacts_of
 
-    arguments = _arguments(config_json)
-    nominal = arguments.get("nominal_checkpoint", False)
-    lora = arguments.pop("lora", None)
-    files: dict[str, Any] = {"external_data": external, "limits": limits}
-    if "head" in arguments:
-        model, lora = take_head(lambda: read_model(model, **files), arguments, lora)
-        files = {}
-    if lora is None:
-        return build_artifacts(model, **arguments, **files), nominal, None
-    from trainweb.lora.model import adapted_by
-
-    adapted = adapted_by(lora, lambda: read_model(model, **files) if files else model)
-    return adapted.build_artifacts(**arguments), nominal, adapted
+    arguments = {**_arguments(config_json), "external_data": external, "limits": limits}
+    built, adapted = artifacts_of(model, arguments.pop("lora", None), arguments)
+    return built, arguments.get("nominal_checkpoint", False), adapted
 
 
 def _adapted(handle: int, bases_json: str) -> tuple[LoraModel, ContentsInMemory]:
@@ -665,8 +654,7 @@ def moment_places(handle: int, name: str) -> list[dict[str, Any]]:
     slot = layout.find(name)
     rows = []
     for moment in layout.moments if slot.trainable_offset >= 0 else ():
-        offset, shape = layout.moment(moment, slot)
-        segment = MOMENT_OF[moment].segment
+        segment, offset, shape = layout.moment(moment, slot)
         rows.append({"moment": moment, "segment": segment, "offset": offset, "dims": list(shape)})
     return rows
 

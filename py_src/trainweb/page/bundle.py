@@ -44,7 +44,7 @@ from trainweb.ops.optim.operators import LIMITS
 from trainweb.spelling import camel_case
 from trainweb.training.contents import properties_json, start_segments, start_state
 from trainweb.training.inference import InferenceModel
-from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels
+from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, check_feed_names
 from trainweb.training.step_kind import EVAL, TRAIN, StepKind
 
 MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 4, 64
@@ -303,7 +303,8 @@ def make_bundle(
     in_use: dict[str, tuple[int, int]] = {}
     summed = metrics_kind(models, metrics)
     for feeds in signatures:
-        _check_names(feeds, models)
+        if models.graphs["eval"] is None or set(feeds) != set(models.inputs["eval"]):
+            check_feed_names(models.inputs["train"], feeds)  # else they would be left out silently
         for kind in (TRAIN, EVAL, *([summed] if summed else [])):
             base = kind.base
             if models.graphs[base] is None or set(feeds) != set(models.inputs[base]):
@@ -334,19 +335,6 @@ def make_bundle(
         cut["checkpoint"] = [remainder(models, start)]
         header["models"] = {name: [blobs.add(piece) for piece in pieces] for name, pieces in cut.items()}
     return pack(header, blobs)
-
-
-def _check_names(feeds: Feeds, models: SessionModels) -> None:
-    """Raise if there is no step of these feeds, which would be left out silently."""
-    if any(set(feeds) == set(models.inputs[kind]) for kind in ("train", "eval") if models.graphs[kind] is not None):
-        return
-    names = models.inputs["train"]
-    missing, others = [n for n in names if n not in feeds], [n for n in feeds if n not in names]
-    if missing and others:
-        raise messages.MISNAMED_FEED(name=missing[0], other=others[0], names=", ".join(names))
-    if missing:
-        raise messages.MISSING_FEED(name=missing[0])
-    raise messages.UNKNOWN_FEED(name=others[0], names=", ".join(names))
 
 
 def metrics_kind(models: SessionModels, metrics: Sequence[str | Mapping[str, Any]]) -> StepKind | None:

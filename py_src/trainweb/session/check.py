@@ -29,12 +29,9 @@ from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
 from trainweb.generation.past import without_past
-from trainweb.heads import take_head
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.program import ATTENTION, HEAD, Program
 from trainweb.ir.shapes import TensorType
-from trainweb.lora.adapted import arguments_of
-from trainweb.lora.model import adapted_by
 from trainweb.model.checks import Limits
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import in_float32
@@ -43,7 +40,7 @@ from trainweb.model.reader import read_model
 from trainweb.onnxblock.context import ModelAccessor
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.shapes import ShapeInference
-from trainweb.session.creation import FILES
+from trainweb.session.creation import FILES, prepared
 from trainweb.session.example import Feed, example_code
 from trainweb.spelling import by_inputs
 from trainweb.training.contents import start_segments
@@ -306,20 +303,13 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         graph = without_past(graph)
         outputs, files = [v.name for v in graph.outputs], graph.external_files
         named = {**dict(zip(CHOICES, choices, strict=True)), **arguments}
-        asked_for = dict(named)
-        if named.get("head") is not None:
-            base = graph
-            model, named["lora"] = take_head(lambda: base, named, named.get("lora"))
-            graph, choices = model, tuple(named[name] for name in CHOICES)
-            arguments = {name: value for name, value in arguments.items() if name not in FILES}
-        arguments = {name: value for name, value in arguments.items() if name not in ("head", "lora")}
-        has_adapter = named.get("lora") is not None
-        if has_adapter:
-            named.pop("head", None)
-            base, others = graph, {name: value for name, value in named.items() if name not in ("lora", *FILES)}
-            arguments = arguments_of(adapted_by(named["lora"], lambda: base), others)
-            model = graph = arguments.pop("model")
-            choices = tuple(arguments.pop(name) for name in CHOICES)
+        asked_for, lora, adapted = dict(named), named.pop("lora", None), None
+        if lora is not None or named.get("head") is not None:
+            named = {name: value for name, value in named.items() if name not in FILES}
+            model, named, adapted = prepared(graph, lora, named)
+            graph = model
+        choices = tuple(named.pop(name) for name in CHOICES)
+        arguments = {name: value for name, value in named.items() if name != "head"}
         report.remarks += remark_on_smoothing(graph)
         _describe(graph, report)
         sizes = graph.placed(sizes[0]), sizes[1]
@@ -332,7 +322,7 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         _survey(graph, report)
         if not (report.unsupported or report.error):
             _try(model, graph, choices, arguments, sizes, engine, report)
-        if has_adapter:
+        if adapted is not None:
             report.decisions = [replace(d, reason="adapter") for d in report.decisions if d.trained]
         if report.feeds:
             report.code = example_code(asked_for, report.feeds, outputs, files)

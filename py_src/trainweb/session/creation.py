@@ -10,7 +10,6 @@ from trainweb import messages
 from trainweb.arguments import unknown
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.heads import ALL_BUT_HEAD, take_head
-from trainweb.lora.model import adapted_by
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.training.state import CheckpointState
@@ -49,17 +48,28 @@ def artifacts_of(
     model: Any, lora: Mapping[str, Any] | None, settings: Mapping[str, Any]
 ) -> tuple[Artifacts, LoraModel | None]:
     """Artifacts of a forward model, or of the `LoraModel` that settings of adapters ask for."""
-    files = {name: settings[name] for name in FILES if name in settings}
-    settings = {name: value for name, value in settings.items() if name != "head" or value is not None}
-    if "head" in settings:
-        read = model if isinstance(model, Graph) else read_model(model, **files)
-        model, lora = take_head(lambda: read, settings, lora)
-        settings = {name: value for name, value in settings.items() if name not in FILES}
-        files = {}
-    elif settings.get("frozen_params") == ALL_BUT_HEAD:
+    if settings.get("head") is None and settings.get("frozen_params") == ALL_BUT_HEAD:
         raise messages.BAD_SETTING(name="frozen_params", value=ALL_BUT_HEAD, expected="used with 'head'")
+    model, arguments, adapted = prepared(model, lora, settings)
+    return build_artifacts(model, **arguments), adapted
+
+
+def prepared(
+    model: Any, lora: Mapping[str, Any] | None, settings: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any], LoraModel | None]:
+    """The model with the `head` and the adapters of the settings, the arguments of `build_artifacts`, the adapters."""
+    arguments = {name: value for name, value in settings.items() if name != "head" or value is not None}
+    files = {name: arguments.pop(name) for name in FILES if name in arguments}
+    if "head" in arguments:
+        graph = model if isinstance(model, Graph) else read_model(model, **files)
+        model, lora = take_head(graph, arguments, lora)
+        files = {}
     if lora is None:
-        return build_artifacts(model, **settings), None
-    files = {name: settings[name] for name in FILES if name in settings}
-    adapted = adapted_by(lora, lambda: read_model(model, **files) if files else model)
-    return adapted.build_artifacts(**{name: value for name, value in settings.items() if name not in files}), adapted
+        return model, arguments | files, None
+    from trainweb.lora.adapted import arguments_of
+    from trainweb.lora.model import adapted_by
+
+    base = model
+    adapted = adapted_by(lora, lambda: read_model(base, **files) if files else base)
+    arguments = arguments_of(adapted, arguments)
+    return arguments.pop("model"), arguments, adapted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,17 +16,12 @@ from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.graph import Value
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
-from trainweb.training.core import abandon, free_abandoned
+from trainweb.training.core import abandoned, free_abandoned
 from trainweb.training.inference import InferenceCore
 from trainweb.training.ort.interface import NodeArg, SessionBase, check_providers
 from trainweb.training.ort.options import VERBOSE, Log, RunOptions, SessionOptions
-from trainweb.training.ort.profile import Profile, Trace
 from trainweb.training.ort.values import as_array
 from trainweb.training.steps import check_feeds
-
-if TYPE_CHECKING:
-    from trainweb.backend.base import Host, Stop
-    from trainweb.backend.plan import LoadedPlan
 
 
 @checks_keywords
@@ -68,17 +63,15 @@ class InferenceSession(SessionBase):
         self._graph = graph
         self._open()
         self._log = Log(self._options)
-        self._start_profiling(lambda trace: observe(self._core.host, trace))
 
     def _open(self) -> None:
         self._core = InferenceCore(self._graph, **self._options._core_settings())
-        weakref.finalize(self, abandon, self._core.host.release).atexit = False
+        weakref.finalize(self, abandoned.append, self._core.host.release).atexit = False
+        self._profile(self._core.host)
 
     def _open_again(self) -> None:
         self._core.host.release()
         self._open()
-        if self._trace is not None:
-            observe(self._core.host, self._trace)
 
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, group)) for group in (self.get_inputs(), self.get_outputs()))
@@ -151,14 +144,3 @@ class InferenceSession(SessionBase):
     def release(self) -> None:
         """Give kernel memory back."""
         self._core.host.release()
-
-
-def observe(host: Host, trace: Trace) -> None:
-    """Have a trace of every run from now on."""
-
-    def run(loaded: LoadedPlan, stop: Stop) -> None:
-        start = perf_counter()
-        times = host.timed(loaded, stop)
-        trace.add(Profile(loaded.plan.text, loaded.plan.nodes, times), start, perf_counter())
-
-    host.observer = run

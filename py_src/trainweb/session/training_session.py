@@ -12,7 +12,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import OtherNames, checks_keywords, flag, mapping, only_one, texts, warn
 from trainweb.checkpoint import written
-from trainweb.errors import BufferSizeError, ModelError, ReleasedError, UnsupportedError
+from trainweb.errors import BufferSizeError, ModelError, UnsupportedError
 from trainweb.federated.client import FederatedClient
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.session.tasks import SessionTasks
@@ -104,7 +104,7 @@ class TrainingSession(SessionTasks, OtherNames):
             After `release`.
         """
         if self._opened is None:
-            raise ReleasedError("This session was released; create a new one.")
+            raise messages.RELEASED()
         return self._opened
 
     @property

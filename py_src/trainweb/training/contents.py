@@ -40,7 +40,7 @@ from trainweb.model.floats import HALVES, OTHER_FLOATS, ConvertedTensor, convert
 from trainweb.model.graph import ITEM_SIZE, Tensor
 from trainweb.model.lazy import LazyTensor, Place, pieces_of
 from trainweb.ops.optim.operators import AVERAGES
-from trainweb.training.parameters import MOMENT_OF, Layout, ParameterSlot, Shape, copied
+from trainweb.training.parameters import Layout, ParameterSlot, Shape, copied
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,7 +151,7 @@ def read_contents(
         result.gradients[slot.name] = read(slot.name, GRADIENTS, 4 * slot.trainable_offset, slot.shape, "float32")
     if has_optimizer:
         result.moments = {
-            slot.name: {n: read(n, MOMENT_OF[n].segment, *layout.moment(n, slot), "float32") for n in layout.moments}
+            slot.name: {n: read(n, *layout.moment(n, slot), "float32") for n in layout.moments}
             for slot in (layout.trained() if layout.moments else ())
         }
         result.has_optimizer, result.optimizer = True, layout.optimizer
@@ -197,7 +197,7 @@ def start_segments(layout: Layout, contents: SessionContents) -> dict[int, Piece
                 raise CheckpointError(
                     f"The checkpoint's optimizer state has no {name} for {slot.name!r}, which this optimizer needs."
                 )
-            segment, (offset, shape) = MOMENT_OF[name].segment, layout.moment(name, slot)
+            segment, offset, shape = layout.moment(name, slot)
             check_same_type(saved[name], "float32", shape)
             segments.setdefault(segment, []).append((offset, saved[name]))
     return segments
@@ -206,13 +206,13 @@ def start_segments(layout: Layout, contents: SessionContents) -> dict[int, Piece
 def _start_averages(layout: Layout, contents: SessionContents, segments: dict[int, Pieces]) -> None:
     """Averages as they were kept, or where a run that kept none goes on, the parameters as they are."""
     for slot in () if contents.is_nominal else layout.trained():
-        offset, shape = layout.moment(AVERAGES.saved, slot)
+        segment, offset, shape = layout.moment(AVERAGES.saved, slot)
         tensor = contents.moments.get(slot.name, {}).get(AVERAGES.saved)
         if tensor is None and not contents.step:
             continue  # the first step makes them
         tensor = tensor or contents.parameters[slot.name]
         check_same_type(tensor, "float32", shape)
-        segments.setdefault(AVERAGES.segment, []).append((offset, tensor))
+        segments.setdefault(segment, []).append((offset, tensor))
 
 
 def start_state(contents: SessionContents) -> bytes:
@@ -438,7 +438,7 @@ def go_on_from_file(parameters: ContentsInMemory, file: bytes | str | Path) -> N
         stored.gradients = {slot.name: _zeros(slot.name, slot.shape) for slot in layout.trained()}
     if not stored.moments:
         names = [name for name in layout.moments if name != AVERAGES.saved]
-        stored.moments = {s.name: {n: _zeros(n, layout.moment(n, s)[1]) for n in names} for s in layout.trained()}
+        stored.moments = {s.name: {n: _zeros(n, layout.moment(n, s)[2]) for n in names} for s in layout.trained()}
     go_on(parameters, stored)
 
 

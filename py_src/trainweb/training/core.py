@@ -170,7 +170,7 @@ class SessionCore:
 
             self.numerics = NumericsCheck(self.models, self.host, self.inspected_plan)
         _live.add(self)
-        self._end = weakref.finalize(self, abandon, partial(_release, state, self.parameters, self.host))
+        self._end = weakref.finalize(self, abandoned.append, partial(_release, state, self.parameters, self.host))
         self._end.atexit = False
 
     def release(self, *, give_back: bool = True) -> None:
@@ -238,9 +238,7 @@ class SessionCore:
 
     def optimizer_plan(self) -> LoadedPlan:
         """The plan of an optimizer step."""
-        self._check()
-        if self.models.graphs["optimizer"] is None:
-            raise messages.NO_OPTIMIZER_MODEL()
+        self._check_optimizer()
         if self.parameters.is_nominal:
             raise messages.NOMINAL(action="construct the optimizer of")
         return self.plans.other("optimizer", self.models.compile_optimizer)
@@ -621,7 +619,7 @@ def checked_rate(name: str, value: Any) -> float:
 
 _live: weakref.WeakSet[SessionCore] = weakref.WeakSet()
 
-_abandoned: deque[Callable[[], None]] = deque()
+abandoned: deque[Callable[[], None]] = deque()
 """Functions that release sessions dropped without `release`. Garbage is found at any time, even while kernels run: it
 is freed when the next session is made."""
 
@@ -635,15 +633,10 @@ class Uncopied:
         )
 
 
-def abandon(release: Callable[[], None]) -> None:
-    """Have this called when it is safe to."""
-    _abandoned.append(release)
-
-
 def free_abandoned() -> None:
     """Release the sessions that were dropped; their states keep the contents."""
-    while _abandoned:
-        _abandoned.popleft()()
+    while abandoned:
+        abandoned.popleft()()
 
 
 def _release(state: CheckpointState, parameters: ContentsInMemory, host: Host, *, give_back: bool = True) -> None:

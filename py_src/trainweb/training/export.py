@@ -67,19 +67,8 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
                 f"{', '.join(own_outputs)}; other tensors of it are "
                 f"{_some_of(n for n in producers if n not in own_outputs)}."
             )
-    needed: set[str] = set()
-    live: set[int] = set()
-    stack = list(outputs)
-    while stack:
-        name = stack.pop()
-        if not name or name in needed:
-            continue
-        needed.add(name)
-        node = producers.get(name)
-        if node is not None:
-            live.add(id(node))
-            stack.extend(node.inputs)
-    nodes = [n for n in graph.nodes if id(n) in live]
+    needed = graph.behind(outputs)
+    nodes = [n for n in graph.nodes if not needed.isdisjoint(n.outputs)]
     declared = {v.name: v for v in graph.outputs} | graph.value_info
     declared = {name: v for name, v in declared.items() if not isinstance(v, Value) or v.shape is not None}
     result = graph.copy()

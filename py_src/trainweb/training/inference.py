@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.backend.base import N_SEGMENTS, STATE_BYTES
-from trainweb.backend.chosen import RUNTIME, TARGETS, WASM
+from trainweb.backend.chosen import RUNTIME, WASM, target_of
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.control.deciding import deciding_inputs
@@ -87,7 +87,7 @@ class InferenceModel:
             arena_limit=self.limits.arena_bytes,
             memory_budget=self.memory_budget,
             cache=cache,
-            target=TARGETS[target],
+            target=target_of(target),
         )
 
 

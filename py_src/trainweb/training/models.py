@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.backend.base import N_SEGMENTS, STATE_BYTES
-from trainweb.backend.chosen import TARGETS, WASM
+from trainweb.backend.chosen import WASM, target_of
 from trainweb.backend.plan import Plan
 from trainweb.checkpoint import digest_of, scaling_of
 from trainweb.compiler import Binding, compile_model
@@ -102,14 +102,11 @@ class SessionModels:
         placed = _placed(slots, self.halves)
         texts = optimizer_name(optimizer), scaling_of(train), digest_of(train)
         self.layout = Layout(placed, _moments(optimizer), *texts)
-        self.inputs: dict[str, dict[str, Value]] = {"train": self._user_inputs(train), "eval": {}}
-        self.outputs: dict[str, list[str]] = {"train": _user_outputs(train), "eval": []}
-        if evaluation is not None:
-            self.inputs["eval"] = self._user_inputs(evaluation)
-            self.outputs["eval"] = _user_outputs(evaluation)
+        steps = (("train", train), ("eval", evaluation))
+        self.inputs = {kind: {} if graph is None else self._user_inputs(graph) for kind, graph in steps}
+        self.outputs = {kind: [] if graph is None else _user_outputs(graph) for kind, graph in steps}
         self.deciding = {
-            kind: frozenset() if graph is None else deciding_inputs(graph, self.inputs[kind])
-            for kind, graph in (("train", train), ("eval", evaluation))
+            kind: frozenset() if graph is None else deciding_inputs(graph, self.inputs[kind]) for kind, graph in steps
         }
         self.segment_bytes = [0] * N_SEGMENTS
         for segment, nbytes in self.layout.segment_bytes().items():
@@ -121,7 +118,7 @@ class SessionModels:
         self.counts = {"train": LossCount(), "eval": LossCount()}
         """Divisors of the losses of steps, by kind."""
         terms = [name for name in self.own.terms if name in self.outputs["train"]]
-        for kind, graph in (("train", train), ("eval", evaluation)):
+        for kind, graph in steps:
             if graph is not None and self.outputs[kind]:
                 # The only term has the divisor of its weighted sum.
                 loss, inputs = (terms if len(terms) == 1 else self.outputs[kind])[0], self.inputs[kind].values()
@@ -278,7 +275,7 @@ class SessionModels:
             saves_little=self._is_mostly_frozen() and not keep_all,
             observe=observe,
             keep_all=keep_all,
-            target=TARGETS[target],
+            target=target_of(target),
         )
         if plan.recomputation.instructions:
             _log_recomputation(kind.base, plan)
@@ -337,7 +334,7 @@ class SessionModels:
             bindings={name: place for name, place in OF_STATE.items() if name in names},
             sequences={v.name: sequences[v.name] for v in graph.inputs if isinstance(v, SequenceValue)},
             segment_bytes=self.segment_bytes,
-            target=TARGETS[target],
+            target=target_of(target),
         )
 
     def optimizer_operator(self) -> str:
@@ -519,6 +516,18 @@ def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool 
     The first fault counts: a missing feed, then an unknown one, then faults in the order of the inputs. Within one
     feed the order is dtype, rank, dims, symbols and emptiness. The page checks in the same order.
     """
+    check_feed_names(inputs, feeds)
+    symbols: dict[str, tuple[int, str]] = {}
+    for name, value in inputs.items():
+        check_feed(value, feeds[name], symbols)
+        if not allow_empty and feeds[name].size == 0:
+            raise messages.EMPTY_BATCH(name=name, shape=list(feeds[name].shape))
+    # Zeros of both signs have different texts, and NaN has one.
+    return tuple((n, feeds[n].dtype, feeds[n].shape, repr(feeds[n].value)) for n in inputs)
+
+
+def check_feed_names(inputs: Collection[str], feeds: Collection[str]) -> None:
+    """Raise FeedError for an input without a feed, or a feed without an input."""
     missing = next((name for name in inputs if name not in feeds), None)
     unknown = next((name for name in feeds if name not in inputs), None)
     if missing is not None and unknown is not None:
@@ -527,13 +536,6 @@ def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool 
         raise messages.MISSING_FEED(name=missing)
     if unknown is not None:
         raise messages.UNKNOWN_FEED(name=unknown, names=", ".join(inputs))
-    symbols: dict[str, tuple[int, str]] = {}
-    for name, value in inputs.items():
-        check_feed(value, feeds[name], symbols)
-        if not allow_empty and feeds[name].size == 0:
-            raise messages.EMPTY_BATCH(name=name, shape=list(feeds[name].shape))
-    # Zeros of both signs have different texts, and NaN has one.
-    return tuple((n, feeds[n].dtype, feeds[n].shape, repr(feeds[n].value)) for n in inputs)
 
 
 def signature_of_feeds(deciding: Container[str], feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:

@@ -127,10 +127,7 @@ def _entropies(graph: Graph, loss: str, terms: Sequence[str]) -> dict[str, str]:
 
 def _default(graph: Graph, inputs: Sequence[str], own: list[str]) -> tuple[str | None, str | None]:
     """Return the only own output, and the only input that no own output depends on."""
-    live = set(own)
-    for node in reversed(graph.nodes):
-        if not live.isdisjoint(node.outputs):
-            live.update(node.inputs)
+    live = graph.behind(own)
     targets = [name for name in inputs if name not in live] or list(inputs)
     return own[0] if len(own) == 1 else None, targets[0] if len(targets) == 1 else None
 

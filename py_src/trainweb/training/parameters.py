@@ -67,12 +67,12 @@ class Layout:
         self.size = sum(s.size for s in self.slots.values())
         self.trainable_size = sum(s.size for s in self.trained())
         self._sizes = {PARAMETERS: 4 * sum(s.words for s in self.slots.values()), GRADIENTS: 4 * self.trainable_size}
-        self._places: dict[tuple[str, str], tuple[int, Shape]] = {}
+        self._places: dict[tuple[str, str], tuple[int, int, Shape]] = {}
         for name, shape_of in moments.items():
             segment = MOMENT_OF[name].segment
             for slot in self.trained():
                 place, shape = self._sizes.setdefault(segment, 0), shape_of(slot.shape)
-                self._places[name, slot.name] = place, shape
+                self._places[name, slot.name] = segment, place, shape
                 self._sizes[segment] = place + 4 * prod(shape)
 
     def trained(self) -> Iterator[ParameterSlot]:
@@ -83,8 +83,8 @@ class Layout:
         """Sizes of the segments."""
         return dict(self._sizes)
 
-    def moment(self, name: str, slot: ParameterSlot) -> tuple[int, Shape]:
-        """Place of a parameter's moment in its segment, in bytes, and its shape."""
+    def moment(self, name: str, slot: ParameterSlot) -> tuple[int, int, Shape]:
+        """Segment of a parameter's moment, its place there, in bytes, and its shape."""
         return self._places[name, slot.name]
 
     @property
@@ -105,16 +105,15 @@ class Layout:
         sizes = self.segment_bytes()
         storages = {segment: Storage(segment, nbytes, 0) for segment, nbytes in sizes.items()}
 
-        def items(segment: int, places: Iterable[tuple[int, Shape]]) -> BufSequence:
-            return BufSequence([Buf(storages[segment], "float32", shape, shift=place) for place, shape in places])
+        def items(places: Iterable[tuple[int, int, Shape]]) -> BufSequence:
+            return BufSequence([Buf(storages[segment], "float32", shape, shift=at) for segment, at, shape in places])
 
         result = {
-            PARAMS: items(PARAMETERS, ((4 * s.offset, s.shape) for s in self.trained())),
-            GRADS: items(GRADIENTS, ((4 * s.trainable_offset, s.shape) for s in self.trained())),
+            PARAMS: items((PARAMETERS, 4 * s.offset, s.shape) for s in self.trained()),
+            GRADS: items((GRADIENTS, 4 * s.trainable_offset, s.shape) for s in self.trained()),
         }
         for name in self.moments:
-            moment = MOMENT_OF[name]
-            result[moment.input] = items(moment.segment, (self.moment(name, s) for s in self.trained()))
+            result[MOMENT_OF[name].input] = items(self.moment(name, s) for s in self.trained())
         return result
 
     def trained_runs(self) -> list[tuple[int, int]]:

@@ -234,14 +234,10 @@ def property_value(value: Any) -> Property:
         return value
     # The abstract types: numpy's scalars are numbers too.
     if isinstance(value, Integral):
-        if int(value) not in INT64_RANGE:
-            raise messages.PROPERTY_RANGE(bits=bits_of(int(value)))
-        return int(value)
+        number = int(value)
+        if number not in INT64_RANGE:
+            raise messages.PROPERTY_RANGE(bits=max(number, ~number).bit_length() + 1)  # one is the sign
+        return number
     if isinstance(value, Real):
         return as_float32(float(value))
     raise TypeError(f"A property must be an int, float or str, got {type(value).__name__}.")
-
-
-def bits_of(value: int) -> int:
-    """Return the number of bits of an integer, with its sign."""
-    return (value if value >= 0 else ~value).bit_length() + 1

@@ -7,16 +7,16 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from trainweb import messages
 from trainweb.checkpoint.contents import check_same_type
 from trainweb.checkpoint.reader import IDENTIFIER
 from trainweb.errors import CheckpointError
 from trainweb.model.graph import Tensor
+from trainweb.model.lazy import LazyTensor
 from trainweb.model.safetensors import read_safetensors, write_safetensors
 
 if TYPE_CHECKING:
@@ -57,17 +57,16 @@ def load_weights(holder: ParameterHolder, names: Iterable[str], data: bytes, *, 
     """
     if data[4:8] == IDENTIFIER:
         raise messages.CHECKPOINT_AS_WEIGHTS()
-    arrays = _npz(data) if data[:4] == ZIP_MAGIC else _safetensors(data)
+    arrays = _npz(data) if data[:4] == ZIP_MAGIC else read_safetensors(data)
     wanted = list(names)
     if strict and set(arrays) != set(wanted):
         missing, more = sorted(set(wanted) - set(arrays)), sorted(set(arrays) - set(wanted))
         said = [f"{what} {some[0]!r:.80}" for what, some in (("lacks", missing), ("has", more)) if some]
         raise messages.OTHER_WEIGHTS(said=" and ".join(said))
-    used = [name for name in wanted if name in arrays]
-    for name in used:
-        check_same_type(Tensor(name, arrays[name].dtype, arrays[name].shape, b""), *holder.type_of(name))
-    tensors = [Tensor(name, arrays[name].dtype, arrays[name].shape, arrays[name].read()) for name in used]
-    for tensor in tensors:
+    used = [arrays[name] for name in wanted if name in arrays]
+    for tensor in used:
+        check_same_type(tensor, *holder.type_of(tensor.name))
+    for tensor in [Tensor(t.name, t.dtype, t.shape, bytes(t.data)) for t in used]:
         holder.set(tensor)
 
 
@@ -86,24 +85,11 @@ def write_npz(tensors: Iterable[Tensor]) -> bytes:
     return file.getvalue()
 
 
-class _Array(NamedTuple):
-    """An array of a file; its data is read once its type is known to fit."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    read: Callable[[], bytes]
-
-
-def _safetensors(data: bytes) -> dict[str, _Array]:
-    tensors = read_safetensors(data).items()
-    return {name: _Array(t.dtype, t.shape, partial(bytes, t.data)) for name, t in tensors}
-
-
-def _npz(data: bytes) -> dict[str, _Array]:
+def _npz(data: bytes) -> dict[str, Tensor]:
     """The arrays of a file of `numpy.savez` or `numpy.savez_compressed`. Raise CheckpointError for any other."""
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
-        return {info.filename.removesuffix(".npy"): _npy(archive, info) for info in archive.infolist()}
+        return {tensor.name: tensor for tensor in (_npy(archive, info) for info in archive.infolist())}
     except NPZ_FAULTS as error:
         raise _unreadable(error) from error
 
@@ -112,8 +98,8 @@ def _unreadable(error: Exception) -> CheckpointError:
     return CheckpointError(f"The npz file cannot be read: {error!s:.200}")
 
 
-def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Array:
-    """The type of an entry, of which only the header is unpacked, and a call that unpacks the rest."""
+def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Tensor:
+    """The array of an entry, of which only the header is unpacked: the rest is when its data is read."""
     name = info.filename.removesuffix(".npy")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         # `zipfile` unpacks a block of the others whole, however much it holds.
@@ -132,7 +118,7 @@ def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Array:
     if not _is_shape(shape) or prod(shape) * int(descr[2:]) != size:
         raise CheckpointError(f"{name!r:.80} of the npz file has {size} bytes, and the shape {shape!r:.80}.")
 
-    def read() -> bytes:
+    def read_into(out: memoryview) -> None:
         try:
             with archive.open(info) as file:
                 file.read(start)
@@ -141,9 +127,9 @@ def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Array:
             raise _unreadable(error) from error
         if len(content) != size:
             raise CheckpointError(f"{name!r:.80} of the npz file has {len(content)} of its {size} bytes.")
-        return content
+        out[:] = content
 
-    return _Array(NPY_TYPES[descr], shape, read)
+    return LazyTensor(name, NPY_TYPES[descr], shape, read_into)
 
 
 def _is_shape(value: Any) -> TypeGuard[tuple[int, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 
 from trainweb import messages
-from trainweb.backend.chosen import TARGETS, WASM
+from trainweb.backend.chosen import DEFAULT_TARGET
 from trainweb.backend.memory import place, place_constants, place_of
 from trainweb.backend.plan import GpuBody, Plan
 from trainweb.backend.webgpu.partition import LEFT_OUT, Parts, cut, for_memory
@@ -36,7 +36,7 @@ def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit:
     head_feeds = [*feeds, *_bytes_of(parts.downloads.values()), *([turns] if parts.tail else [])]
     uploads = _bytes_of(parts.uploads.values())
     head = Program(program.builder, head_feeds, [*results, *uploads], _in_turn(parts, program, turns))
-    plan = TARGETS[WASM].compile_program(head, segment_bytes, arena_limit)
+    plan = DEFAULT_TARGET.compile_program(head, segment_bytes, arena_limit)
     plan.inputs = {b.name: plan.inputs[b.name] for b in feeds}
     plan.outputs = {b.name: plan.outputs[b.name] for b in results}
     plan.target = name

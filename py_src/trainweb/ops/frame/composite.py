@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainweb.ir.dims import UndecidedError
 from trainweb.ir.shapes import TensorType
@@ -15,6 +15,9 @@ from trainweb.ops.frame.gradients import GradientBuilder
 from trainweb.ops.frame.infer import infer_outputs, initializer_type
 from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, Str, bind, find
 from trainweb.ops.frame.symbolic import Var
+
+if TYPE_CHECKING:
+    from trainweb.ops.frame.shapes import ShapeInference
 
 FORWARD = "forward_"
 """Attributes of a node whose gradient waits have this before their names."""
@@ -89,20 +92,8 @@ class CompositeGradient(Composite):
         return Node(self.of, inputs, outputs, attrs, self.of_domain, self.node.name)
 
 
-class Types(Protocol):
-    """The types of a graph's tensors, to which nodes and constants are added."""
-
-    def __getitem__(self, name: str) -> TensorType: ...
-
-    def __contains__(self, name: str) -> bool: ...
-
-    def add(self, node: Node) -> object:
-        """Infer one more node, whose inputs are known."""
-
-    def constant(self, tensor: Tensor) -> None:
-        """Add an initializer."""
-
-
+Types: TypeAlias = "ShapeInference | StaticTypes"
+"""The types of a graph's tensors, to which nodes and constants are added."""
 Differentiate = Callable[[CompositeGradient, Types, dict[str, int]], Graph]
 """A graph whose inputs have the types of `in_0`, ..., and `out_0_grad`, ...; its gradients are `in_0_grad`, ..."""
 

@@ -359,20 +359,10 @@ def bind(node: Node, opsets: dict[str, int]) -> Op:
     if cls is not None and cls.domain != domain:
         return cls(node, cls.versions[0])
     if cls is None:
-        raise UnsupportedError(
-            f"{node}: operator {node.op_type!r} of domain {domain or 'ai.onnx'!r} (opset {opset}) is not supported."
-            f"{ADVICE.get((domain, node.op_type), '').format(reads=next(iter(node.inputs), ''))}",
-            op=node.op_type,
-            domain=domain,
-            opset=opset,
-            node=node.name,
-        )
-    if opset < cls.versions[0]:
-        raise UnsupportedError(
-            f"{node}: {node.op_type} of opset {opset} is not supported; it is from {cls.versions[0]} on.",
-            op=node.op_type,
-            domain=domain,
-            opset=opset,
-            node=node.name,
-        )
-    return cls(node, opset)
+        advice = ADVICE.get((domain, node.op_type), "").format(reads=next(iter(node.inputs), ""))
+        fault = f"operator {node.op_type!r} of domain {domain or 'ai.onnx'!r} (opset {opset}) is not supported.{advice}"
+    elif opset < cls.versions[0]:
+        fault = f"{node.op_type} of opset {opset} is not supported; it is from {cls.versions[0]} on."
+    else:
+        return cls(node, opset)
+    raise UnsupportedError(f"{node}: {fault}", op=node.op_type, domain=domain, opset=opset, node=node.name)

@@ -23,7 +23,6 @@ from trainweb.ir.layout import (
     STATE_LEARNING_RATE,
     STATE_STEP,
 )
-from trainweb.training.parameters import MOMENT_OF
 from trainweb.training.step_kind import StepKind
 
 if TYPE_CHECKING:
@@ -169,15 +168,14 @@ class NumericsRules:
         for places in self._optimized():
             for what, place in places.items():
                 numbers = self._range(what, *place)
-                if _bad(numbers) > _bad(self._range_before(what, *place)):
+                if _bad(numbers) > _bad(self._range(what, *place, COPY_CHECK)):
                     raise self._optimizer_error(numbers, places)
 
-    def _range(self, name: str, segment: int, offset: int, shape: tuple[int, ...]) -> TensorRange:
-        return TensorRange.of(name, shape, self._numbers.segment_range(segment, offset, prod(shape)))
-
-    def _range_before(self, name: str, segment: int, offset: int, shape: tuple[int, ...]) -> TensorRange:
-        """The range of a tensor before the step."""
-        return TensorRange.of(name, shape, self._numbers.segment_range(segment, offset, prod(shape), COPY_CHECK))
+    def _range(
+        self, name: str, segment: int, offset: int, shape: tuple[int, ...], copy: int | None = None
+    ) -> TensorRange:
+        """The range of a tensor now, or in a copy: `COPY_CHECK` has what was there before the step."""
+        return TensorRange.of(name, shape, self._numbers.segment_range(segment, offset, prod(shape), copy))
 
     def check_inspected(self, kind: str, loaded: LoadedPlan, overwrite: bool) -> None:
         """Raise NumericsError for a tensor at fault after a step that kept all tensors."""
@@ -193,7 +191,7 @@ class NumericsRules:
         for name, slot in plan.outputs.items():
             is_lasting = host.has_copy(COPY_CHECK, slot.segment)
             if is_lasting and name not in results and name in ranges:
-                ranges[name] = numbers = self._range_before(name, slot.segment, slot.offset, slot.shape)
+                ranges[name] = numbers = self._range(name, slot.segment, slot.offset, slot.shape, COPY_CHECK)
                 counts[name] = (numbers.nan, numbers.infinite)
                 if slot.segment == GRADIENTS and overwrite:
                     # The step overwrites them without reading them.
@@ -225,8 +223,7 @@ class NumericsRules:
         for slot in layout.trained():
             places = {slot.name: (PARAMETERS, 4 * slot.offset, slot.shape)}
             for moment in layout.moments:
-                offset, shape = layout.moment(moment, slot)
-                places[f"{slot.name}.{moment}"] = (MOMENT_OF[moment].segment, offset, shape)
+                places[f"{slot.name}.{moment}"] = layout.moment(moment, slot)
             yield places
 
     def _optimizer_error(self, values: TensorRange, places: Places) -> NumericsError:
@@ -238,7 +235,7 @@ class NumericsRules:
             **places,
             "learning_rate": (STATE, 4 * STATE_LEARNING_RATE, (1,)),
         }
-        inputs = [self._range_before(name, *place) for name, place in read.items()]
+        inputs = [self._range(name, *place, COPY_CHECK) for name, place in read.items()]
         op = self._models.optimizer_operator()
         return self._error("optimizer", f"The optimizer {op} of {parameter!r}", op, values, inputs)
 

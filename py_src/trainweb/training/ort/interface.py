@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,8 +17,12 @@ from trainweb.model.reader import read_metadata
 from trainweb.training.core import Uncopied
 from trainweb.training.inert import ON_THE_CPU, warn_without_effect
 from trainweb.training.ort.options import SessionOptions
-from trainweb.training.ort.profile import Trace
+from trainweb.training.ort.profile import Profile, Trace
 from trainweb.training.ort.values import IOBinding, OrtValue, as_array, type_name
+
+if TYPE_CHECKING:
+    from trainweb.backend.base import Host, Stop
+    from trainweb.backend.plan import LoadedPlan
 
 CPU = "CPUExecutionProvider"
 PROVIDERS = (
@@ -153,7 +158,6 @@ class SessionBase(ABC, Uncopied):
     def __init__(self, source: Any, options: SessionOptions) -> None:
         self._source, self._options = source, options
         self._trace: Trace | None = None
-        self._fallback = True
 
     @abstractmethod
     def run(
@@ -244,11 +248,9 @@ class SessionBase(ABC, Uncopied):
 
     def enable_fallback(self) -> None:
         """Allow a fallback to the CPU, where everything runs anyway."""
-        self._fallback = True
 
     def disable_fallback(self) -> None:
         """Allow no fallback: everything runs on the CPU anyway."""
-        self._fallback = False
 
     # Runs.
 
@@ -299,10 +301,18 @@ class SessionBase(ABC, Uncopied):
 
     # Profiles.
 
-    def _start_profiling(self, attach: Callable[[Trace], None]) -> None:
-        if self._options.enable_profiling:
-            self._trace = Trace()
-            attach(self._trace)
+    def _profile(self, host: Host) -> None:
+        """Have the trace of every run of a host from now on, with ``enable_profiling``."""
+        if not self._options.enable_profiling:
+            return
+        trace = self._trace = self._trace or Trace()
+
+        def run(loaded: LoadedPlan, stop: Stop) -> None:
+            start = perf_counter()
+            times = host.timed(loaded, stop)
+            trace.add(Profile(loaded.plan.text, loaded.plan.nodes, times), start, perf_counter())
+
+        host.observer = run
 
     def get_profiling_start_time_ns(self) -> int:
         """Nanoseconds of `time.time_ns` at which profiling started; 0 without ``enable_profiling``."""

@@ -62,7 +62,7 @@ def test_rows_with_disposed_tensors_are_named(js: JsPage) -> None:
 
 WRONG_IN_PAGES = [
     ("{ x: new Float32Array(0) }", "{}", "FeedError", "The data has no rows"),
-    ("[{ x: 1 }, { x: 1n }]", "{ shuffle: false }", "FeedError", "Row 1 of the data has int64[] as 'x'; the first row of its"),
+    ("[{ x: 1 }, { x: 1n }]", "{ shuffle: false }", "FeedError", "Row 1 of the data has int64[] as 'x'; the first row"),
     ("[{ x: 'text' }]", "{}", "FeedError", "'x' has texts, and the model takes numbers"),
     ("data(8)", "null", "TypeError", "'options' of fit must be an object."),
     ("data(8)", "{ signal: {} }", "ModelError", "signal is Object; it must be an AbortSignal"),

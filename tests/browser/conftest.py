@@ -57,6 +57,7 @@ OPTIMIZED = {
     "test_js_golden.py",
     "test_js_numerics.py",
     "test_notebook.py",
+    "test_teach_page.py",
     "test_voice_page.py",
     "test_writes_page.py",
     "test_zoo.py",

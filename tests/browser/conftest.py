@@ -54,6 +54,7 @@ OPTIMIZED = {
     "test_demo.py",
     "test_engine.py",
     "test_examples.py",
+    "test_js_generate.py",
     "test_js_golden.py",
     "test_js_numerics.py",
     "test_notebook.py",

@@ -7,13 +7,16 @@ from math import gcd
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.each import run_each
 
 from trainweb.errors import ModelError
 from trainweb.ir.dims import SymbolicDim, UndecidedError, at_most, equal, maximum, minimum, static
+from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import broadcast_shapes
 from trainweb.ir.symbols import SymbolTable
+from trainweb.ops.frame.evaluate import evaluate
 
 NAMES = ("a", "b", "c")
 Tree = Any
@@ -289,3 +292,21 @@ def test_tiles_cover_an_image_whole() -> None:
     n, h, w = dims("n", "h", "w")
     assert equal(n * (h // 4) * 4 * (w // 8) * 8, n * h * w)
     assert h % 4 == 0 and w % 8 == 0 and not equal(h, 6)
+
+
+def test_elements_of_constants_may_be_symbolic() -> None:
+    n, e = SymbolTable().symbol("n", "here"), Emitter()
+    x, flag = e.input(0, "int64"), e.input(1, "bool")
+    more, is_five = e.add(x, e.like(x, 1)), e.compare("eq", x, e.like(x, 5))
+    assert evaluate(more, [[n, 2]]) == (n + 1, 3)
+    # One operand decides, whatever n is.
+    assert evaluate(e.or_(is_five, flag), [[n, 5, 6], [True, False, False]]) == (True, True, False)
+    with pytest.raises(UndecidedError):
+        evaluate(e.or_(is_five, flag), [[n], [False]])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint64", "float16", "float32", "bool"])
+def test_elements_of_constants_are_as_numpy_holds_them(dtype: str) -> None:
+    numbers = [0, 1, -1, 127, 128, 255, 256, -129, 1000, 1025]
+    e = Emitter()
+    assert [*evaluate(e.cast(e.input(0, "int64"), dtype), [numbers])] == np.array(numbers).astype(dtype).tolist()

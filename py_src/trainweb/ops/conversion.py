@@ -128,7 +128,7 @@ class CastLike(Pointwise):
         e = Emitter()
         try:
             root = e.cast(e.input(0, x.dtype), like.dtype)
-            return tuple(evaluate(root, (number,)) for number in x.value or ())
+            return evaluate(root, [x.value or ()])
         except (ArithmeticError, ValueError, TypeError):
             return None
 

@@ -15,7 +15,8 @@ from trainweb.model.graph import ITEM_SIZE
 
 INT_BITS = {name: 8 * size for name, size in ITEM_SIZE.items() if "int" in name}
 
-_UNARY: dict[str, Callable[[Any], Any]] = {
+_FLOATS = {"float16": "e", "float32": "f", "float64": "d"}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "neg": operator.neg,
     "abs": abs,
     "floor": math.floor,
@@ -32,8 +33,8 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "expm1": math.expm1,
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
     "not": operator.not_,
-}
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "cast": lambda x: x,
+    "select": lambda condition, a, b: a if condition else b,
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
@@ -53,19 +54,40 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def evaluate(root: Expr, inputs: Sequence[Any]) -> Any:
-    """Value of `root` for one element of each input.
+def evaluate(root: Expr, columns: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    """Values of `root` for all elements; `columns` has those of each input.
 
     Raise ArithmeticError or ValueError where Python has no value and IEEE has NaN or infinity: the engine computes it.
     """
-    done: dict[int, Any] = {}
+    if not all(static(*column) for column in columns):
+        return tuple(_element(root, row) for row in zip(*columns, strict=True))
+    done: dict[Expr, Sequence[Any]] = {}
+
+    def walk(x: Expr) -> Sequence[Any]:
+        if x not in done:
+            if x.op == "input":
+                values = columns[int(x.imm or 0)]
+            else:
+                values = [x.imm] * len(columns[0]) if x.op == "const" else [*map(_function(x), *map(walk, x.args))]
+            done[x] = _rounded(values, x.dtype)
+        return done[x]
+
+    return tuple(walk(root))
+
+
+def _element(root: Expr, inputs: Sequence[Any]) -> Any:
+    """Value of `root` for one element of each input, which may depend on sizes that are not known."""
+    done: dict[Expr, Any] = {}
 
     def walk(x: Expr) -> Any:
-        if id(x) not in done and x.op in ("and", "or") and x.dtype == "bool":
-            done[id(x)] = _decided(x, [partial(walk, a) for a in x.args])
-        if id(x) not in done:
-            done[id(x)] = _round(_apply(x, [walk(a) for a in x.args], inputs), x.dtype)
-        return done[id(x)]
+        if x not in done:
+            if x.op in ("and", "or") and x.dtype == "bool":
+                done[x] = _decided(x, [partial(walk, a) for a in x.args])
+            elif x.op in ("input", "const"):
+                done[x] = _round(inputs[int(x.imm or 0)] if x.op == "input" else x.imm, x.dtype)
+            else:
+                done[x] = _round(_function(x)(*map(walk, x.args)), x.dtype)
+        return done[x]
 
     return walk(root)
 
@@ -84,20 +106,10 @@ def _decided(x: Expr, args: Sequence[Callable[[], Any]]) -> bool:
     return x.op == "and"
 
 
-def _apply(x: Expr, args: list[Any], inputs: Sequence[Any]) -> Any:
-    if x.op == "const":
-        return x.imm
-    if x.op == "input":
-        return inputs[int(x.imm or 0)]
-    if x.op == "select":
-        return args[1] if args[0] else args[2]
-    if x.op == "cast":
-        return args[0]
+def _function(x: Expr) -> Callable[..., Any]:
     if x.op == "div":
-        return args[0] / args[1] if x.dtype.startswith("float") else _divide(args[0], args[1])
-    if len(args) == 1:
-        return _UNARY[x.op](args[0])
-    return _BINARY[x.op](args[0], args[1])
+        return operator.truediv if x.dtype.startswith("float") else _divide
+    return _FUNCTIONS[x.op]
 
 
 def _divide(a: int, b: int) -> int:
@@ -110,18 +122,19 @@ def _divide(a: int, b: int) -> int:
 
 
 def _round(value: Any, dtype: str) -> Any:
-    """`value` as `dtype` holds it: integers wrap, float32 rounds; sizes are small enough for both."""
+    """`value` as `dtype` holds it; sizes are small enough for all."""
     if isinstance(value, SymbolicDim):
         return same(value, 0) is False if dtype == "bool" else value if dtype.startswith("float") else math.trunc(value)
+    return _rounded([value], dtype)[0]
+
+
+def _rounded(values: Sequence[Any], dtype: str) -> Sequence[Any]:
+    """`values` as `dtype` holds them: integers wrap, floats round."""
     if dtype == "bool":
-        return bool(value)
-    if dtype == "float32":
-        return struct.unpack("<f", struct.pack("<f", value))[0]
-    if dtype == "float64":
-        return float(value)
-    if dtype == "float16":
-        return struct.unpack("<e", struct.pack("<e", value))[0]
-    bits = INT_BITS[dtype]
-    wrapped = int(value) & ((1 << bits) - 1)
-    signed = not dtype.startswith("u") and wrapped >> (bits - 1)
-    return wrapped - (1 << bits) if signed else wrapped
+        return [*map(bool, values)]
+    if dtype in _FLOATS:
+        form = f"<{len(values)}{_FLOATS[dtype]}"
+        return struct.unpack(form, struct.pack(form, *values))
+    least = 0 if dtype.startswith("u") else -(1 << (INT_BITS[dtype] - 1))
+    mask = (1 << INT_BITS[dtype]) - 1
+    return [((int(value) - least) & mask) + least for value in values]

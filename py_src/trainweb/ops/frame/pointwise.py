@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
 from typing import Any, ClassVar, TypeVar
 
 from trainweb.ir.expr import Emitter, Expr
@@ -24,7 +23,10 @@ def spread(value: Sequence[Any], shape: tuple[int, ...], target: tuple[int, ...]
     steps = [0] * (len(target) - len(shape)) + [
         step if dim > 1 else 0 for dim, step in zip(shape, contiguous_strides(shape), strict=True)
     ]
-    return [value[sum(i * s for i, s in zip(index, steps, strict=True))] for index in product(*map(range, target))]
+    offsets = [0]
+    for dim, step in zip(target, steps, strict=True):
+        offsets = [offset + k * step for offset in offsets for k in range(dim)]
+    return [value[offset] for offset in offsets]
 
 
 class Pointwise(Elementwise, abstract=True):
@@ -38,8 +40,7 @@ class Pointwise(Elementwise, abstract=True):
         e = Emitter()
         try:
             root = self.compute(e, *(e.input(k, t.dtype) for k, t in enumerate(types)))
-            columns = [spread(t.value or (), t.shape, shape) for t in types]
-            return tuple(evaluate(root, row) for row in zip(*columns, strict=True))
+            return evaluate(root, [spread(t.value or (), t.shape, shape) for t in types])
         except (ArithmeticError, ValueError, TypeError):
             return None
 

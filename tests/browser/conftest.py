@@ -54,17 +54,19 @@ OPTIMIZED = {
     "test_demo.py",
     "test_engine.py",
     "test_examples.py",
+    "test_guides.py",
     "test_js_generate.py",
     "test_js_golden.py",
     "test_js_numerics.py",
+    "test_js_pretrained.py",
     "test_notebook.py",
     "test_teach_page.py",
     "test_voice_page.py",
     "test_writes_page.py",
     "test_zoo.py",
 }
-"""Files whose subject is arithmetic, or whose pages train so long that the second compiler pays: the demo takes 44 s of
-processor time with it, 62 s without. Pages with a camera or a GPU have it, too."""
+"""Files whose subject is arithmetic, or whose pages compute so long that the second compiler pays: the demo takes 44 s
+of processor time with it, 62 s without. Pages with a camera or a GPU have it, too."""
 SEEDED = "let state = 1; Math.random = () => (state = (1103515245 * state + 12345) % 2147483648) / 2147483648;"
 """Gives a page the same random numbers in each run, so that what it learns does not depend on luck."""
 FEW_FRAMES = "requestAnimationFrame = (draw) => setTimeout(() => draw(performance.now()), 250);"

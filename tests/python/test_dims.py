@@ -310,3 +310,9 @@ def test_elements_of_constants_are_as_numpy_holds_them(dtype: str) -> None:
     numbers = [0, 1, -1, 127, 128, 255, 256, -129, 1000, 1025]
     e = Emitter()
     assert [*evaluate(e.cast(e.input(0, "int64"), dtype), [numbers])] == np.array(numbers).astype(dtype).tolist()
+
+
+def test_an_integer_that_no_half_holds_is_left_to_the_engine() -> None:
+    e = Emitter()
+    with pytest.raises(ArithmeticError):
+        evaluate(e.cast(e.input(0, "int64"), "float16"), [[70000]])

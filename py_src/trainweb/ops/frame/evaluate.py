@@ -134,7 +134,7 @@ def _rounded(values: Sequence[Any], dtype: str) -> Sequence[Any]:
         return [*map(bool, values)]
     if dtype in _FLOATS:
         form = f"<{len(values)}{_FLOATS[dtype]}"
-        return struct.unpack(form, struct.pack(form, *values))
+        return struct.unpack(form, struct.pack(form, *map(float, values)))
     least = 0 if dtype.startswith("u") else -(1 << (INT_BITS[dtype] - 1))
     mask = (1 << INT_BITS[dtype]) - 1
     return [((int(value) - least) & mask) + least for value in values]

@@ -110,7 +110,7 @@ LOSSES = {
     "weights": "{ type: 'CrossEntropyLoss', weights: [0.5, 2, 3, 1] }",
     "ignored": "{ type: 'CrossEntropyLoss', ignoreIndex: 2, weights: [0.5, 2, 3, 1] }",
 }
-TERMS = "{ logits: ['CrossEntropyLoss', { name: 'CrossEntropyLoss', weights: [0.5, 2, 3, 1], weight: 0.3 }] }"
+TERMS = "{ logits: ['CrossEntropyLoss', { name: 'FocalLoss', weight: 0.3 }] }"
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -203,6 +203,7 @@ def test_a_model_of_ours_trains_on_a_table(page: Page) -> None:
     page.get_by_role("button", name="wine.onnx with wine.csv").click()
     verdict(page, "wine.onnx trains.")
     expect(page.locator("#target")).to_have_value("cultivar", timeout=READY_MS)
+    expect(page.locator("#javascript")).to_contain_text('"labels": "cultivar"', timeout=READY_MS)
     code = page.inner_text("#javascript")
     assert '"labels": "cultivar"' in code and 'classes: { "labels": ["A", "B", "C"] }' in code and "zeros" not in code
     losses, _ = run_code(

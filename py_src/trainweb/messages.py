@@ -334,7 +334,7 @@ NOT_PADDED = Message(
 STREAM_SPLIT = Message(
     FeedError,
     "A stream of rows cannot be split: give arrays, a list of rows, or two datasets, as torch.utils.data.random_split "
-    "makes them, and split before steps such as 'map' and 'bucket'. Of texts in batches, split the texts.",
+    "makes them. Split before steps such as 'map' and 'bucket'. Of texts in batches, split the texts.",
     "A stream of rows cannot be split: give arrays, a list of rows, or two datasets, and split before steps such as "
     "'map' and 'bucket'. Of texts in batches, split the texts.",
 )

@@ -183,7 +183,7 @@ def test_images_split() -> None:
     assert [y for y, _ in rows_of(data.split(0.3)[0].split(0.2)[1])] == [6]
     with pytest.raises(FeedError, match=r"A share of 0\.05 of 10 rows is less than one row"):
         data.split(0.05)
-    with pytest.raises(FeedError, match="split before steps such as 'map'"):
+    with pytest.raises(FeedError, match="Split before steps such as 'map'"):
         data.map(lambda row: row).split(0.3)
 
 

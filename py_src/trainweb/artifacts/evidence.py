@@ -459,7 +459,7 @@ class Evidence:
 
 
 def behind(edges: Iterable[str], producers: Mapping[str, Node]) -> set[str]:
-    """Return tensors and those that they are computed from; a size is computed from no tensor."""
+    """Return tensors and all that they are computed from; a size is computed from no tensor."""
     stack, seen = list(edges), set[str]()
     while stack:
         edge = stack.pop()

@@ -45,7 +45,7 @@ class Dataset(OtherNames):
     ----------
     source : mapping, table, iterable, async iterable or map-style dataset of mappings, or function that returns one
         A mapping of names to arrays (first axis: rows), where dates become days; a table of pandas, polars or pyarrow,
-        whose columns are such arrays; or rows. ``fit`` shuffles those of a list and of a map-style dataset of PyTorch.
+        whose columns are such arrays; or rows. ``fit`` shuffles the rows of lists and of map-style datasets of PyTorch.
         A source that can be iterated over only once, such as a generator, lasts for one epoch: pass the function that
         creates it. Async rows get an event loop of their own.
 

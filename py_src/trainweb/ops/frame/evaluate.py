@@ -55,7 +55,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def evaluate(root: Expr, columns: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """Values of `root` for all elements; `columns` has those of each input.
+    """Values of `root` for all elements; `columns` has the elements of each input.
 
     Raise ArithmeticError or ValueError where Python has no value and IEEE has NaN or infinity: the engine computes it.
     """
